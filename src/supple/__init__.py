@@ -1,0 +1,42 @@
+"""supple: one vision or audio model for every budget. One checkpoint, many measured operating points."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from supple.checkpoint import load
+    from supple.errors import PointError, SuppleError
+    from supple.ladder import Ladder, Row
+    from supple.model import FlexibleModel, Output, Stage
+    from supple.point import FULL, Group, Point
+
+__version__ = "0.1.0"
+__all__ = [
+    "FULL",
+    "FlexibleModel",
+    "Group",
+    "Ladder",
+    "Output",
+    "Point",
+    "PointError",
+    "Row",
+    "Stage",
+    "SuppleError",
+    "load",
+]
+
+_HOME = {
+    "supple.checkpoint": ("load",),
+    "supple.errors": ("PointError", "SuppleError"),
+    "supple.ladder": ("Ladder", "Row"),
+    "supple.model": ("FlexibleModel", "Output", "Stage"),
+    "supple.point": ("FULL", "Group", "Point"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Finds a public name when it is first used, so that `supple --help` does not wait for torch."""
+    for module, names in _HOME.items():
+        if name in names:
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module 'supple' has no attribute {name!r}")

@@ -1,0 +1,87 @@
+"""Answers for image files: choose the point, decode, run, say which point ran and why."""
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from supple.data.decode import SUFFIXES
+from supple.errors import DataError
+from supple.ladder import Ladder
+from supple.model import FlexibleModel
+from supple.point import Point
+from supple.policies import choose_point
+from supple.runtime.measure import machine, time_points
+
+
+@dataclass(frozen=True)
+class Answer:
+    file: str
+    label: str
+    scores: dict[str, float]  # the five most likely classes
+    point: str
+    reason: str
+    elapsed_ms: float  # decoding included
+
+    def to_json(self) -> dict[str, Any]:
+        scores = [{"label": label, "score": score} for label, score in self.scores.items()]
+        return {**asdict(self), "scores": scores}
+
+
+def gather(names: Iterable[str]) -> list[Path]:
+    """The files named, and the images directly inside the folders named, in order."""
+    paths: list[Path] = []
+    for name in names:
+        path = Path(name)
+        if path.is_dir():
+            inside = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES)
+            if not inside:
+                raise DataError(f"the folder {path} holds no image.", f"Known endings: {', '.join(sorted(SUFFIXES))}.")
+            paths += inside
+        else:
+            paths.append(path)
+    return paths
+
+
+@torch.inference_mode()
+def classify(
+    model: FlexibleModel,
+    files: Iterable[Path],
+    *,
+    asked: Point | None = None,
+    deadline_ms: float | None = None,
+    budget_macs: float | None = None,
+) -> Iterator[Answer | DataError]:
+    """One answer per file, in order; a file that cannot be read gives its error instead."""
+    ladder, key = model.ladder, {}
+    if deadline_ms is not None:
+        key = {"machine": machine(), "batch": 1, "threads": torch.get_num_threads()}
+        ladder = timed_here(model, key)
+    point, reason = choose_point(ladder, asked=asked, deadline_ms=deadline_ms, budget_macs=budget_macs, **key)
+    point = model.check(point)
+    model(torch.zeros(1, *model.input_shape), point)  # type: ignore[misc]  # the first call of a shape pays for set-up
+    for file in files:
+        start = time.perf_counter()
+        try:
+            x = model.preprocess.normalise(model.preprocess.open(file).unsqueeze(0))
+        except DataError as error:
+            yield error
+            continue
+        chances = model(x, point).softmax(1)[0]
+        best = chances.topk(min(5, len(model.classes)))
+        scores = {model.classes[i]: p for i, p in zip(best.indices.tolist(), best.values.tolist())}
+        elapsed = 1000 * (time.perf_counter() - start)
+        yield Answer(str(file), next(iter(scores)), scores, str(point), reason, elapsed)
+
+
+def timed_here(model: FlexibleModel, key: dict[str, Any]) -> Ladder:
+    """The model's ladder with times of this machine; measured now, briefly, if `supple bench` has not run here."""
+    if len(model.ladder.where(**key)):
+        return model.ladder
+    ladder = Ladder(model.ladder)
+    for name, times in time_points(model, list(model.points), rounds=15, seconds=3).items():
+        ladder.time(name, **key, p50_ms=times.p50_ms, p95_ms=times.p95_ms)
+    return ladder

@@ -1,0 +1,47 @@
+"""From a recipe to data and model."""
+
+import torch
+
+from supple import data
+from supple.data import Splits
+from supple.errors import RecipeError
+from supple.methods import build
+from supple.model import FlexibleModel
+from supple.recipe import Recipe
+
+# What is known of a data set without having it: classes and shape of a sample.
+FACTS = {"cifar10": (10, (3, 32, 32)), "cifar100": (100, (3, 32, 32)), "digits": (10, (1, 8, 8))}
+
+
+def load_data(recipe: Recipe) -> Splits:
+    return data.load(**recipe.data.model_dump(exclude={"batch_size", "classes"}))
+
+
+def fresh_model(recipe: Recipe, splits: Splits) -> FlexibleModel:
+    """The untrained model, its weights a function of the recipe's seed."""
+    torch.manual_seed(recipe.train.seed)
+    model = build(recipe.backbone, recipe.method, len(splits.train.classes), splits.train.shape)
+    model.classes, model.preprocess = splits.train.classes, splits.train.preprocess
+    return model
+
+
+def skeleton(recipe: Recipe) -> FlexibleModel:
+    """The model without weights, on the meta device; looks at the data only where the recipe does not say enough."""
+    wanted = recipe.data
+    classes, shape = FACTS.get(wanted.name, (wanted.classes, None))
+    if shape is None and wanted.size is not None:
+        shape = (wanted.channels or 3, wanted.size, wanted.size)
+    if classes is None or shape is None:
+        try:
+            train = load_data(recipe).train
+        except Exception as error:
+            cure = "Set data.classes and data.size, or put the data where data.root says."
+            raise RecipeError(
+                f"the recipe does not say how many classes and pixels there are ({error}).", cure
+            ) from None
+        classes, shape = len(train.classes), train.shape
+    elif wanted.name in FACTS:
+        channels, size = wanted.channels or shape[0], wanted.size or shape[1]
+        shape = (channels, size, size)
+    with torch.device("meta"):
+        return build(recipe.backbone, recipe.method, classes, shape)

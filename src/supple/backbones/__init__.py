@@ -1,0 +1,26 @@
+"""Networks that timm and torchvision lack, by the name a recipe uses.
+
+A backbone is a plain nn.Module whose `forward(images)` gives the logits of the whole network. It must offer:
+
+- a constructor whose arguments are all keyword-only, each with its type, its default and a one-line comment beside it.
+  The recipe schema is read from this signature, so annotations are real runtime types (int, float, bool,
+  tuple[int, ...], Literal[...]). `num_classes: int` and `in_channels: int = 3` are always among them;
+- settings checked at the door: a RecipeError says what was given and what to do.
+
+Backbones with exits also offer, both of the same length:
+
+- `blocks: nn.ModuleList`: each maps a state to the next one; the first takes the image tensor (batch, channels, height,
+  width). A state is a tuple of tensors: all that later blocks and heads need;
+- `heads: nn.ModuleList`: head k maps the state after block k to logits (batch, num_classes).
+
+Sequential ones are one flat nn.Sequential of leaf layers: convolution, norm, activation, pool, flatten, linear.
+
+In both, a convolution and the batch norm that follows it are neighbours in an nn.Sequential, so they can be folded.
+"""
+
+from torch import nn
+
+from supple.backbones.mobilenet import MobileNetV1
+from supple.backbones.msdnet import MSDNet
+
+BACKBONES: dict[str, type[nn.Module]] = {"msdnet": MSDNet, "mobilenet_v1": MobileNetV1}

@@ -1,0 +1,197 @@
+"""Run folders: weights, manifest, ladder, and the state to resume from.
+
+Nothing is ever unpickled. Writes go to a temporary file, are synced and renamed; what is read is checked against the
+sha256 in the manifest, which is written last: a folder without one is a run that has not finished.
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from supple.data.prepare import Preprocess
+from supple.errors import CheckpointError, SaveError
+from supple.ladder import Ladder
+from supple.model import FlexibleModel
+from supple.point import Point
+from supple.recipe import Recipe, make_recipe
+
+FORMAT = 1
+WEIGHTS, MANIFEST, LADDER = "model.safetensors", "manifest.json", "ladder.json"
+METRICS, RECIPE, STATE = "metrics.jsonl", "recipe.yaml", "state"
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def write(path: Path, content: bytes | str | dict[str, Tensor]) -> None:
+    """Writes a file whole or not at all: temporary file, sync, rename. Tensors are written as safetensors."""
+    temporary = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        temporary = Path(name)
+        with os.fdopen(handle, "wb") as file:
+            if isinstance(content, dict):
+                save_file(content, name)
+            else:
+                file.write(content.encode() if isinstance(content, str) else content)
+                file.flush()
+            os.fsync(file.fileno())
+        temporary.chmod(0o644)
+        temporary.replace(path)
+        _sync_folder(path.parent)
+    except (OSError, SafetensorError) as error:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        cure = "Make room or choose another folder; what was there before is untouched."
+        raise SaveError(f"{path} could not be written: {reason}.", cure) from error
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is missing.", _what_a_run_is(path.parent)) from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}.", "Restore it, or train again.") from None
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is missing.", _what_a_run_is(path.parent)) from None
+    except (OSError, SafetensorError) as error:
+        cure = "It is truncated, or no safetensors file (pickled checkpoints are never opened). Restore or train again."
+        raise CheckpointError(f"{path} cannot be read: {error}.", cure) from None
+
+
+def _what_a_run_is(folder: Path) -> str:
+    if (folder / STATE).is_dir():
+        return f"This training has not finished. Go on with it: supple train {folder} --resume."
+    return "A run is the folder that supple train writes."
+
+
+# --- runs -------------------------------------------------------------------------------------------------------------
+
+
+def save(folder: Path, model: FlexibleModel, recipe: Recipe, facts: dict[str, Any] | None = None) -> None:
+    """Writes the weights and then the manifest that vouches for them."""
+    write(folder / WEIGHTS, {name: value.contiguous() for name, value in model.state_dict().items()})
+    manifest = {
+        "format": FORMAT,
+        "recipe": recipe.resolved(),
+        "classes": list(model.classes),
+        "input_shape": list(model.input_shape or ()),
+        "preprocess": model.preprocess.to_json() if model.preprocess is not None else None,
+        "points": [str(point) for point in model.points],
+        "settled": [str(point) for point in model.settled],
+        "files": {WEIGHTS: sha256(folder / WEIGHTS)},
+        "versions": versions(),
+        **(facts or {}),
+    }
+    write(folder / MANIFEST, json.dumps(manifest, indent=1))
+
+
+def load(folder: str | Path) -> FlexibleModel:
+    """Opens a run folder: the model in eval mode, with its ladder, class names and preprocessing."""
+    from supple.methods import build
+
+    folder = Path(folder)
+    manifest = read_manifest(folder)
+    digest = sha256(folder / WEIGHTS) if (folder / WEIGHTS).is_file() else None
+    if digest is not None and digest != manifest["files"].get(WEIGHTS):
+        cure = "The file was altered or truncated since it was saved. Restore it, or train again."
+        raise CheckpointError(f"{folder / WEIGHTS} is not the file that {MANIFEST} vouches for.", cure)
+    tensors = read_tensors(folder / WEIGHTS)
+    try:
+        recipe = make_recipe(manifest["recipe"], where=str(folder / MANIFEST))
+        shape, classes = tuple(manifest["input_shape"]), tuple(manifest["classes"])
+        model = build(recipe.backbone, recipe.method, len(classes), shape)
+        model.admit(Point.parse(text) for text in manifest["settled"])
+        model.classes = classes
+        model.preprocess = Preprocess.from_json(manifest["preprocess"]) if manifest["preprocess"] else None
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(f"{folder / MANIFEST} is incomplete: {error}.", "Restore it, or train again.") from None
+    fill(model, tensors, folder / WEIGHTS)
+    model.ladder = load_ladder(folder)
+    return model.eval()
+
+
+def fill(model: FlexibleModel, tensors: dict[str, Tensor], path: Path) -> None:
+    """Loads weights into a model, refusing by name what is missing, left over or of another shape."""
+    expected = model.state_dict()
+    for name in (*expected, *tensors):
+        there, wanted = tensors.get(name), expected.get(name)
+        if there is None or wanted is None or there.shape != wanted.shape:
+            seen = "nothing" if there is None else f"shape {tuple(there.shape)}"
+            want = "nothing" if wanted is None else f"shape {tuple(wanted.shape)}"
+            cure = "The weights do not belong to this recipe. Restore the folder, or train again."
+            raise CheckpointError(f"{path}: {name} has {seen}, the model expects {want}.", cure)
+    model.load_state_dict(tensors)
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    if folder.is_file():
+        cure = "Give the folder that supple train writes; pickled checkpoints are never opened."
+        raise CheckpointError(f"{folder} is a file, not a run folder.", cure)
+    if not folder.is_dir():
+        raise CheckpointError(f"there is no folder {folder}.", "Give the folder that supple train writes.")
+    manifest = read_json(folder / MANIFEST)
+    if (
+        not isinstance(manifest, dict)
+        or manifest.get("format") != FORMAT
+        or not isinstance(manifest.get("files"), dict)
+    ):
+        found = manifest.get("format") if isinstance(manifest, dict) else None
+        cure = f"This supple reads format {FORMAT}; another version wrote this, or the file was altered."
+        raise CheckpointError(f"{folder / MANIFEST} has format {found!r}.", cure)
+    return manifest
+
+
+def load_ladder(folder: Path) -> Ladder:
+    """The measured ladder; empty if there is none, or if it was measured on other weights."""
+    if not (folder / LADDER).is_file():
+        return Ladder()
+    document = read_json(folder / LADDER)
+    ladder = Ladder.from_json(document)
+    vouched = read_json(folder / MANIFEST)["files"].get(WEIGHTS) if (folder / MANIFEST).is_file() else None
+    return ladder if vouched is None or document.get("weights") == vouched else Ladder()
+
+
+def save_ladder(folder: Path, ladder: Ladder) -> None:
+    document = {"weights": sha256(folder / WEIGHTS), **ladder.to_json()}
+    write(folder / LADDER, json.dumps(document, indent=1))
+
+
+def versions() -> dict[str, str]:
+    found = {}
+    for name in ("supple", "torch", "torchvision", "timm", "lightning-fabric", "safetensors"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found

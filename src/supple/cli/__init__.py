@@ -1,0 +1,95 @@
+"""The command line: `supple VERB ...`. One file per verb; torch is imported only when a verb runs."""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from supple.errors import SuppleError
+from supple.text import did_you_mean, say
+
+GROUPS = {
+    "Try it": {
+        "demo": "train a small flexible model on digits, and use it at three budgets",
+        "doctor": "what this machine and installation can do",
+        "list": "methods, backbones, data sets, recipes",
+    },
+    "Make a flexible model": {
+        "profile": "MACs and parameters of every point, before training",
+        "train": "train a recipe into a run folder; resume; settle more points",
+        "extract": "one point as an ordinary, smaller network",
+    },
+    "Know what it costs and scores": {
+        "evaluate": "score of every point on the test images",
+        "bench": "measured latency of every point on this machine",
+        "report": "one self-contained page with curves and tables",
+    },
+    "Use it": {
+        "predict": "classify images at a point, within a deadline or a budget",
+    },
+}
+VERBS = {verb: text for group in GROUPS.values() for verb, text in group.items()}
+
+
+def overview() -> str:
+    lines = ["supple: one vision or audio model for every budget", "", "Usage: supple VERB ... (each has --help)", ""]
+    for group, verbs in GROUPS.items():
+        lines += [group, *(f"  {verb:<10}{text}" for verb, text in verbs.items()), ""]
+    lines += ["Everywhere: --json prints one JSON document, --debug shows a traceback. Two commands to paste:"]
+    lines += ["  supple demo", "  supple profile recipes/ipkd_ta/msdnet_cifar100_tam.yaml"]
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit status: 0, 1 (failure), 2 (the user's mistake), 130 (Ctrl-C)."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given
+    given = [word for word in given if word != "--debug"]
+    if not given or given[0] in ("--help", "-h", "help"):
+        print(overview())
+        return 0
+    if given[0] in ("--version", "version"):
+        from supple import __version__
+
+        print(f"supple {__version__}")
+        return 0
+    try:
+        return _run(given)
+    except SuppleError as error:
+        if debug:
+            raise
+        say(f"error: {error.cause}")
+        say(error.cure or "See supple --help.")
+        return error.status
+    except KeyboardInterrupt:
+        if debug:
+            raise
+        say("stopped.")
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        if debug:
+            raise
+        say(f"error: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
+        say("This should not happen. Run the command again with --debug to see where.")
+        return 1
+
+
+def _run(given: list[str]) -> int:
+    if given[0] not in VERBS:
+        raise SuppleError(f'there is no verb "{given[0]}".', did_you_mean(given[0], VERBS))
+    import click
+
+    from supple.cli.app import app
+
+    try:
+        result = app(given, prog_name="supple", standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except click.exceptions.Abort:
+        raise KeyboardInterrupt from None
+    except click.exceptions.ClickException as error:
+        cure = f"See supple {given[0]} --help."
+        raise SuppleError(" ".join(error.format_message().split()), cure) from None
+    return result if isinstance(result, int) else 0

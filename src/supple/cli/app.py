@@ -1,0 +1,47 @@
+"""The verbs, gathered."""
+
+import typer
+
+from supple.cli import VERBS
+from supple.cli.bench import bench
+from supple.cli.demo import demo
+from supple.cli.doctor import doctor
+from supple.cli.evaluate import evaluate
+from supple.cli.extract import extract
+from supple.cli.list import list_
+from supple.cli.predict import predict
+from supple.cli.profile import profile
+from supple.cli.report import report
+from supple.cli.train import train
+
+EXAMPLES = {
+    "list": ("supple list", "supple list --recipes"),
+    "profile": (
+        "supple profile recipes/ipkd_ta/msdnet_cifar100_tam.yaml",
+        "supple profile recipes/ipkd_ta/mobilenet_cifar10_ipkd.yaml --json",
+    ),
+    "train": (
+        "supple train recipes/pocket/digits.yaml --out runs/digits",
+        "supple train runs/digits --resume",
+    ),
+    "evaluate": ("supple evaluate runs/digits", "supple evaluate runs/digits --json"),
+    "predict": (
+        "supple predict runs/demo runs/demo/images/*.png --deadline-ms 5",
+        "supple predict runs/demo runs/demo/images --budget-macs 1e6 --json",
+    ),
+    "bench": ("supple bench runs/demo", "supple bench runs/demo --batch 1,16 --threads 1,2"),
+    "extract": (
+        "supple extract runs/demo --point exit=2 --out runs/demo-exit2",
+        "supple extract runs/demo --point exit=1 --deploy --out runs/demo-fast",
+    ),
+    "report": ("supple report runs/demo", "supple report runs/demo --json"),
+    "demo": ("supple demo", "supple demo --out runs/digits"),
+    "doctor": ("supple doctor", "supple doctor --json"),
+}
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
+for _verb in (bench, demo, doctor, evaluate, extract, list_, predict, profile, report, train):
+    _name = _verb.__name__.rstrip("_")
+    _text = f"{VERBS[_name][0].upper()}{VERBS[_name][1:]}.\n\n{_verb.__doc__ or ''}"
+    _epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in EXAMPLES[_name])
+    app.command(_name, help=_text, epilog=_epilog)(_verb)

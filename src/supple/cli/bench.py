@@ -1,0 +1,54 @@
+import dataclasses
+from typing import Annotated
+
+import typer
+
+from supple.cli.common import Changes, Json, Points, Target, is_run, model_of, numbers, points_of, print_json
+
+
+def bench(
+    target: Target,
+    changes: Changes = None,
+    point: Points = None,
+    batch: Annotated[str, typer.Option(help="Batch sizes, such as 1,16.")] = "1",
+    threads: Annotated[str | None, typer.Option(help="Numbers of threads, such as 1,2; default: torch's.")] = None,
+    rounds: Annotated[int, typer.Option(help="Measured calls of each point, in turn.", min=5, max=10_000)] = 50,
+    json: Json = False,
+) -> None:
+    """The points run in turn, round by round, so that their ratios hold on a noisy machine. ms are per batch.
+
+    The figures of a run go into its ladder.json. A recipe is timed with random weights.
+    """
+    import torch
+
+    from supple import checkpoint, cost
+    from supple.ladder import Ladder
+    from supple.runtime.measure import machine, time_points
+
+    model = model_of(target, changes)
+    if not is_run(target):
+        model = model.to_empty(device="cpu").eval()
+        for tensor in model.state_dict().values():
+            tensor.copy_(torch.randn_like(tensor).abs() if tensor.is_floating_point() else torch.zeros_like(tensor))
+        model.ladder = Ladder()
+    points = points_of(model, point)
+    known = {row.point for row in model.ladder}
+    for row in cost.profile(model, points):
+        if row.point not in known:
+            model.ladder.put(row)
+    rows = []
+    for count in numbers(threads, "--threads") if threads else [torch.get_num_threads()]:
+        for size in numbers(batch, "--batch"):
+            for name, times in time_points(model, points, size, count, rounds).items():
+                facts = {k: v for k, v in dataclasses.asdict(times).items() if k != "calls"}
+                model.ladder.time(name, batch=size, threads=count, machine=machine(), **facts)
+            here = model.ladder.where(batch=size, threads=count, machine=machine())
+            rows += [row for row in here if row.point in {str(p) for p in points}]
+    if is_run(target):
+        from pathlib import Path
+
+        checkpoint.save_ladder(Path(target), model.ladder)
+    if json:
+        print_json({"points": [row.to_json() for row in rows]})
+    else:
+        print(f"{Ladder(rows)}\n({machine()}; torch, fp32)")

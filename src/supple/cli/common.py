@@ -1,0 +1,82 @@
+"""What several verbs share: their arguments, opening a recipe or a run, printing a result."""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from supple.errors import CheckpointError, RecipeError
+
+if TYPE_CHECKING:
+    from supple.model import FlexibleModel
+    from supple.point import Point
+    from supple.recipe import Recipe
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")]
+Changes = Annotated[list[str] | None, typer.Argument(help="Changes to the recipe, such as train.epochs=3.")]
+Run = Annotated[Path, typer.Argument(help="A run folder.")]
+Target = Annotated[str, typer.Argument(help="A recipe or a run folder.")]
+Points = Annotated[list[str] | None, typer.Option("--point", help="Only this point; may be given several times.")]
+
+
+def print_json(document: Any) -> None:
+    print(json.dumps(document, indent=1, allow_nan=False))
+
+
+def is_run(target: str | Path) -> bool:
+    return Path(target).is_dir()
+
+
+def recipe_of(target: str | Path, changes: Iterable[str] | None = None) -> "Recipe":
+    """The recipe in a file, or the resolved one of a run; with changes."""
+    from supple.checkpoint import read_manifest
+    from supple.recipe import load_recipe, make_recipe
+
+    if is_run(target):
+        return make_recipe(read_manifest(Path(target))["recipe"], changes or (), f"{target}/manifest.json")
+    return load_recipe(target, changes or ())
+
+
+def model_of(target: str | Path, changes: Sequence[str] | None = None) -> "FlexibleModel":
+    """A trained model from a run, or an untrained one without weights from a recipe."""
+    from supple.assemble import skeleton
+    from supple.checkpoint import load
+
+    if not is_run(target):
+        return skeleton(recipe_of(target, changes))
+    _only_data(target, changes)
+    return load(target)
+
+
+def points_of(model: "FlexibleModel", texts: Iterable[str] | None) -> "list[Point]":
+    from supple.point import Point
+
+    return model.order([Point.parse(text) for text in texts] if texts else (*model.points, *model.settled))
+
+
+def _only_data(target: str | Path, changes: Sequence[str] | None) -> None:
+    """A finished run's model is what it is: only where its data lie may change."""
+    for change in changes or ():
+        if not change.startswith("data."):
+            cure = "Only data.* can be changed for a finished run; train a new one for the rest."
+            raise RecipeError(f'"{change}" does not apply to the run {target}.', cure)
+
+
+def must_be_run(target: str | Path) -> Path:
+    path = Path(target)
+    if not path.is_dir():
+        raise CheckpointError(f"there is no run folder {path}.", "Give the folder that supple train writes.")
+    return path
+
+
+def numbers(text: str, option: str) -> list[int]:
+    """`1,16` as whole numbers."""
+    try:
+        values = [int(part) for part in text.split(",")]
+    except ValueError:
+        values = []
+    if not values or min(values) < 1 or max(values) > 4096:
+        raise RecipeError(f'{option} is "{text}".', "Give whole numbers from 1 to 4096, joined by commas: 1,16.")
+    return values

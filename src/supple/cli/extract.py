@@ -1,0 +1,33 @@
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from supple.cli.common import Json, Run, must_be_run, print_json
+
+
+def extract(
+    run: Run,
+    out: Annotated[Path, typer.Option(help="A new folder for the extracted network.")],
+    point: Annotated[str, typer.Option(help="Which point.")] = "full",
+    deploy: Annotated[bool, typer.Option("--deploy", help="Fold norms and pick the memory format.")] = False,
+    json: Json = False,
+) -> None:
+    """The folder holds model.pt2 (for torch.export.load), model.safetensors and manifest.json.
+
+    Its outputs are compared with the run's before anything is written.
+    """
+    from supple.extraction import extract_to
+    from supple.point import Point
+
+    facts = extract_to(must_be_run(run), Point.parse(point), out, deploy)
+    if json:
+        print_json(facts)
+    else:
+        from supple.text import quantity
+
+        print(
+            f"{out / 'model.pt2'}: {facts['point']}, {quantity(facts['params'])} params, {quantity(facts['macs'])} MACs"
+        )
+        print(f"largest difference from the run's outputs: {facts['difference']:.1e}")
+        print(f"\n  import torch\n  network = torch.export.load('{out / 'model.pt2'}').module()")

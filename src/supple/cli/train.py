@@ -1,0 +1,56 @@
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from supple.cli.common import Changes, Json, Target, is_run, print_json
+from supple.errors import RecipeError
+
+
+def train(
+    target: Target,
+    changes: Changes = None,
+    out: Annotated[Path | None, typer.Option(help="The run folder; default: runs/<name of the recipe>.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest valid state in the folder.")] = False,
+    settle: Annotated[list[str] | None, typer.Option(help="Settle a further point of a run: width=0.3.")] = None,
+    json: Json = False,
+) -> None:
+    """Progress goes to stderr, figures per epoch to metrics.jsonl. Ctrl-C once: finish the step, save, stop."""
+    from supple import checkpoint
+    from supple.cli.common import recipe_of
+
+    if settle:
+        if not is_run(target):
+            raise RecipeError(f"--settle needs a run folder, not {target}.", "Use train.settle in a recipe instead.")
+        folder = Path(target)
+        _settle(folder, settle, changes)
+    else:
+        from supple.train import train as run
+
+        if is_run(target) and not resume:
+            cure = f"To go on with an unfinished training: supple train {target} --resume."
+            raise RecipeError(f"{target} is a folder, not a recipe.", cure)
+        recipe = None if is_run(target) else recipe_of(target, changes)
+        if recipe is None and changes:
+            raise RecipeError("a training goes on with the recipe it was started with.", "Leave the changes out.")
+        folder = Path(target) if recipe is None else out or Path("runs") / Path(target).stem
+        run(recipe, folder, resume=resume, quiet=json)
+    ladder = checkpoint.load_ladder(folder)
+    if json:
+        print_json({"run": str(folder), **ladder.to_json()})
+    else:
+        print(f"\n{ladder}\n\n{folder / 'report.html'}")
+
+
+def _settle(folder: Path, texts: list[str], changes: list[str] | None) -> None:
+    from supple import checkpoint
+    from supple.assemble import load_data
+    from supple.cli.common import recipe_of
+    from supple.point import Point
+    from supple.train import score_and_save, settle
+
+    model = checkpoint.load(folder)
+    recipe = recipe_of(folder, changes)
+    splits = load_data(recipe)
+    settle(model, splits, [Point.parse(text) for text in texts], recipe.train.seed)
+    score_and_save(recipe, folder, model, splits, checkpoint.read_manifest(folder))

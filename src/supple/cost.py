@@ -1,0 +1,53 @@
+"""What a point costs, counted from what a call executes: no method keeps a formula of its own.
+
+Counting runs on the meta device, without weights or arithmetic, so any network is profiled in seconds.
+"""
+
+import copy
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from supple.ladder import Row
+from supple.model import FlexibleModel
+from supple.point import Point
+
+
+def count_macs(call: Callable[[], object]) -> int:
+    """Multiply-adds executed by a call: convolutions and matrix products, attention included."""
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        call()
+    return int(counter.get_total_flops()) // 2
+
+
+def count_params(parts: Iterable[nn.Parameter]) -> int:
+    return sum({id(part): part.numel() for part in parts}.values())
+
+
+def profile(model: FlexibleModel, points: Iterable[Point] | None = None) -> list[Row]:
+    """One row per point, cheapest first, for one sample.
+
+    `macs`: one run of that point alone. `macs_through`: what a policy pays that looked at every published point on the
+    way. `params`: parameters that the run uses. `extra_params`: parts used in training only.
+    """
+    shape = model.input_shape
+    assert shape is not None, "a model to profile knows the shape of its input"
+    model = copy.deepcopy(model).to("meta").eval()
+    x = torch.empty((1, *shape), device="meta")
+    rows = []
+    for point in model.order(points if points is not None else (*model.points, *model.settled)):
+        passed = [p for p in model.points if model.rank(p) <= model.rank(point)]
+        branch = model.branch(point)
+        rows.append(
+            Row(
+                str(point),
+                macs=count_macs(lambda point=point: model(x, point)),  # type: ignore[misc]
+                macs_through=count_macs(lambda through=(*passed, point): model(x, through)),  # type: ignore[misc]
+                params=count_params(model.extract(point).parameters()),
+                branch_params=None if branch is None else count_params(branch.parameters()),
+                extra_params=count_params(model.training_only()),
+            )
+        )
+    return rows

@@ -1,0 +1,138 @@
+"""Data sets by name. A new one is a file here, a function `Request -> Collection`, and a line in DATASETS."""
+
+import difflib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from supple.data.cifar import cifar10, cifar100
+from supple.data.decode import MAX_PIXELS
+from supple.data.digits import digits
+from supple.data.folder import folder
+from supple.data.generated import generated
+from supple.data.images import ImageSet
+from supple.data.parts import Collection, Part, Request
+from supple.data.places import find
+from supple.data.prepare import Preprocess
+from supple.data.reading import SAMPLE, fit, measure, read, stored_size
+from supple.data.split import same_number_each, set_aside
+from supple.errors import DataError
+
+__all__ = ["DATASETS", "Collection", "ImageSet", "Part", "Preprocess", "Request", "Splits", "find", "load"]
+
+DATASETS: dict[str, Callable[[Request], Collection]] = {
+    "digits": digits,
+    "cifar10": cifar10,
+    "cifar100": cifar100,
+    "folder": folder,
+    "generated": generated,
+}
+MEMORY_LIMIT = 2 * 1024**3  # bytes
+
+
+@dataclass(frozen=True)
+class Splits:
+    train: ImageSet
+    val: ImageSet  # for choosing the epoch; never trained on
+    test: ImageSet
+
+
+def _to_stderr(message: str) -> None:
+    print(message, file=sys.stderr)
+
+
+def load(
+    name: str,
+    *,
+    root: str | None = None,
+    size: int | None = None,
+    channels: int | None = None,
+    limit: int | None = None,
+    holdout: int | float = 0.1,
+    crop: int = 0,
+    flip: bool = False,
+    policy: str | None = None,
+    mean: tuple[float, ...] | None = None,
+    std: tuple[float, ...] | None = None,
+    test_limit: int | None = None,
+    max_pixels: int = MAX_PIXELS,
+    seed: int = 0,
+    warn: Callable[[str], None] = _to_stderr,
+    test_share: float = 0.2,
+    memory_limit: int = MEMORY_LIMIT,
+) -> Splits:
+    """Load a data set of DATASETS and split it: everything drawn is drawn with `seed`.
+
+    size: of the images; None: as they are, if all alike. channels: 3, 1, or None for the set's own.
+    limit: images trained on, the same number per class, not counting the held-out ones; only those used are decoded.
+    holdout: how many images are kept out of training: a number, or a share (below 1) of those available or of `limit`;
+    a set with a validation part of its own uses that instead. mean, std: None: measured on the training images (on
+    1,000 of them if they do not fit in memory_limit bytes). crop, flip, policy: augmentation, for training only.
+    """
+    if name not in DATASETS:
+        close = difflib.get_close_matches(name, DATASETS, n=1)
+        hint = f'Did you mean "{close[0]}"? ' if close else ""
+        raise DataError(f'unknown data set "{name}".', f"{hint}There are: {', '.join(DATASETS)}.")
+    for word, count in (("limit", limit), ("test_limit", test_limit)):
+        if count is not None and count < 1:
+            raise DataError(f"{word} is {count}.", f"Set data.{word} to 1 or more, or leave it out.")
+    found = DATASETS[name](Request(root, size, seed, test_share))
+    parts = _choose(found, limit, holdout, test_limit, seed)
+
+    channels = found.channels if channels is None else channels
+    side = stored_size(parts, max_pixels) if size is None else size
+    blank = Preprocess(side, channels, (0.0,) * max(0, channels), (1.0,) * max(0, channels), max_pixels)
+    if isinstance(found.train.images, Tensor):
+        parts = [Part(fit(part.images, blank), part.labels) for part in parts if isinstance(part.images, Tensor)]
+    else:
+        parts = read(parts, blank, size is not None, memory_limit, warn)
+    for part, word in zip(parts, ("training", "validation", "test")):
+        if len(part.labels) == 0:
+            raise DataError(f'data set "{name}" has no {word} image left.', "Replace the unreadable files.")
+
+    if mean is None or std is None:
+        measured = measure(_sample(parts[0], found.classes, blank))
+        mean, std = mean or measured[0], std or measured[1]
+    preprocess = replace(blank, mean=tuple(mean), std=tuple(std))
+    train, val, test = ((part.images, part.labels, found.classes, preprocess) for part in parts)
+    return Splits(ImageSet(*train, crop, flip, policy), ImageSet(*val), ImageSet(*test))
+
+
+def _choose(
+    found: Collection, limit: int | None, holdout: int | float, test_limit: int | None, seed: int
+) -> list[Part]:
+    """The images of train, val and test that are wanted, before any is decoded."""
+    train, val, test = found.train, found.val, found.test
+    if val is None:
+        held, rest = set_aside(train.labels, _held_out(holdout, len(train.labels), limit), seed)
+        if len(held) == 0:
+            raise DataError(
+                f"holdout {holdout} of {len(train.labels)} training images keeps none for validation.",
+                "Raise data.holdout: a number of images, or a share below 1. Every class keeps one to train on.",
+            )
+        train, val = train.pick(rest), train.pick(held)
+    if limit is not None:
+        train = train.pick(same_number_each(train.labels, limit, seed))
+    if test_limit is not None:
+        test = test.pick(same_number_each(test.labels, test_limit, seed))
+    return [train, val, test]
+
+
+def _held_out(holdout: int | float, available: int, limit: int | None) -> int:
+    if not holdout > 0 or (holdout >= 1 and holdout != int(holdout)):
+        raise DataError(
+            f"holdout is {holdout}.", "Set data.holdout to a share above 0 and below 1, or a number of images."
+        )
+    used = available if limit is None else min(limit, available)
+    return int(holdout) if holdout >= 1 else max(1, round(holdout * used))
+
+
+def _sample(part: Part, classes: tuple[str, ...], preprocess: Preprocess) -> Tensor:
+    """The training images to measure; of files, SAMPLE of them, evenly spread (they lie class by class)."""
+    if isinstance(part.images, Tensor):
+        return part.images
+    spread = torch.linspace(0, len(part.labels) - 1, min(SAMPLE, len(part.labels))).round().long()
+    return ImageSet(part.images, part.labels, classes, preprocess).read(spread)

@@ -1,0 +1,140 @@
+"""The one way image files become pixels, shared by training, evaluation and serving."""
+
+import io
+import logging
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from supple.errors import DataError
+
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm")
+MAX_PIXELS = 50_000_000
+
+ORIENTATION = 0x0112  # the EXIF tag
+TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+# Without a handler, Python prints what Pillow logs about odd files to stderr.
+logging.getLogger("PIL").addHandler(logging.NullHandler())
+
+
+def decode(source: bytes | str | Path, max_pixels: int = MAX_PIXELS, name: str | None = None) -> np.ndarray[Any, Any]:
+    """Decode an image file, given as its bytes or its path, to uint8 RGB of shape (height, width, 3).
+
+    - Formats: JPEG, PNG, WebP, BMP, GIF, TIFF and PPM; no other decoder of Pillow is ever tried.
+    - The size in the header is held against `max_pixels` before any pixel is decoded; Pillow's own limit is not used.
+    - 16-bit grey is scaled, v / 257 rounded, so that 65535 becomes 255; it is not cut off at 255. Values outside
+      0..65535 (32-bit files) are clipped first. Floating-point pixels have no agreed scale and are refused.
+    - The EXIF orientation is honoured; an unreadable EXIF block counts as none.
+    - CMYK and palettes are converted; transparency, wherever it comes from, is composited over white.
+    - Of an animation, the first frame.
+    - Anything else (missing, truncated, corrupt, empty, no image) is a DataError that names the file, or `name`.
+    """
+    with _opened(source, max_pixels, name) as image:
+        image.load()
+        if image.mode == "RGB" and "transparency" not in image.info:
+            return np.array(_upright(image))
+        if image.mode == "F":
+            raise ValueError("floating-point pixels have no agreed scale; save it with 8 or 16 bits")
+        if image.mode.startswith("I"):
+            return _sixteen_bits(_upright(image), image.info.get("transparency"))
+        if image.has_transparency_data:
+            colour = image.convert("LA" if image.mode == "La" else "RGBA").convert("RGBA")
+            white = Image.new("RGBA", colour.size, "white")
+            return np.array(_upright(Image.alpha_composite(white, colour), image).convert("RGB"))
+        return np.array(_upright(image).convert("RGB"))
+
+
+def header(source: bytes | str | Path, max_pixels: int = MAX_PIXELS, name: str | None = None) -> tuple[int, int]:
+    """Width and height as the header states them: the checks of `decode` that need no pixels."""
+    with _opened(source, max_pixels, name) as image:
+        return image.size
+
+
+def _sixteen_bits(image: Image.Image, transparent: object) -> np.ndarray[Any, Any]:
+    values = np.clip(np.asarray(image).astype(np.int64), 0, 65535)
+    grey = ((values + 128) // 257).astype(np.uint8)
+    if isinstance(transparent, int):
+        grey[values == transparent] = 255
+    return np.repeat(grey[:, :, None], 3, axis=2)
+
+
+def _upright(image: Image.Image, tagged: Image.Image | None = None) -> Image.Image:
+    """Turn `image` as the EXIF tag of `tagged` (itself, if not given) says."""
+    try:
+        turn = TURNS.get((tagged or image).getexif().get(ORIENTATION, 1))
+    except Exception:  # EXIF is metadata: damage there does not make the picture unreadable
+        turn = None
+    return image if turn is None else image.transpose(turn)
+
+
+@contextmanager
+def _opened(source: bytes | str | Path, max_pixels: int, name: str | None) -> Iterator[Image.Image]:
+    """Open, check the header, and turn whatever goes wrong, inside the block too, into a DataError."""
+    name = name or ("image" if isinstance(source, bytes) else str(source))
+    try:
+        if not isinstance(source, bytes) and not Path(source).is_file():
+            raise FileNotFoundError("it is a folder" if Path(source).is_dir() else "there is no such file")
+        with _quiet, Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as image:
+            width, height = image.size
+            if width * height > max_pixels:
+                raise DataError(
+                    f"{name} has {width} x {height} = {width * height:,} pixels; the limit is {max_pixels:,}.",
+                    "Make the image smaller, or raise max_pixels if it can be trusted.",
+                )
+            yield image
+    except DataError:
+        raise
+    except UnidentifiedImageError:
+        raise DataError(
+            f"{name} is no readable image; expected one of {', '.join(FORMATS)}.", "Replace it or remove it."
+        ) from None
+    except Exception as problem:  # Pillow's readers raise nearly every kind of exception on a damaged file
+        reason = str(problem) or type(problem).__name__
+        raise DataError(f"{name} cannot be read as an image: {reason}.", "Replace it or remove it.") from None
+
+
+class _Quiet:
+    """Silence Pillow's warnings and lift its pixel limit while any thread is decoding.
+
+    Both are global, and `warnings.catch_warnings` alone leaves the wrong filters behind when threads overlap: so the
+    first thread to enter changes them and the last one to leave restores them.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._filters = warnings.catch_warnings()
+                self._filters.__enter__()
+                warnings.filterwarnings("ignore", module=r"PIL\b|supple\.data\.decode")
+                self._limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+            self._inside += 1
+
+    def __exit__(self, *problem: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                Image.MAX_IMAGE_PIXELS = self._limit
+                self._filters.__exit__(None, None, None)
+
+
+_quiet = _Quiet()

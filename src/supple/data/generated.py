@@ -1,0 +1,37 @@
+"""A small learnable set made on the spot, for tests: in which direction do the stripes run?"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from supple.data.parts import Collection, Part, Request
+
+DIRECTIONS = ("horizontal", "rising", "vertical", "falling")
+SIZE = 16
+COUNTS = {"train": 256, "val": 64, "test": 64}
+PERIOD = 5.0  # pixels
+
+
+def generated(request: Request) -> Collection:
+    """Four classes of coloured stripes with noise, 256 / 64 / 64 images; the same images for the same seed and size."""
+    rng = torch.Generator().manual_seed(request.seed)
+    parts = {part: _stripes(count, request.size or SIZE, rng) for part, count in COUNTS.items()}
+    return Collection(train=parts["train"], val=parts["val"], test=parts["test"], classes=DIRECTIONS)
+
+
+def _stripes(count: int, size: int, rng: torch.Generator) -> Part:
+    labels = torch.arange(count) % len(DIRECTIONS)
+    # Direction in which the brightness changes, across the stripes.
+    angle = (math.pi / 2 - labels * math.pi / len(DIRECTIONS)).view(-1, 1, 1)
+    y, x = torch.meshgrid(torch.arange(size), torch.arange(size), indexing="ij")
+    phase = _uniform(rng, 0, 2 * math.pi, count, 1, 1)
+    along = x * angle.cos() + y * angle.sin()
+    wave = torch.sin(2 * math.pi * along / PERIOD + phase)[:, None]  # (count, 1, size, size)
+    colour = _uniform(rng, 30, 90, count, 3, 1, 1)
+    noise = 15 * torch.randn(count, 3, size, size, generator=rng)
+    return Part((128 + colour * wave + noise).round().clamp(0, 255).to(torch.uint8), labels)
+
+
+def _uniform(rng: torch.Generator, low: float, high: float, *shape: int) -> Tensor:
+    return low + (high - low) * torch.rand(shape, generator=rng)

@@ -1,0 +1,126 @@
+"""One part of an image data set: what the training loop and the evaluation read from."""
+
+import difflib
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from supple.data.augment import POLICIES, apply_policy, random_crop, random_flip
+from supple.data.decode import decode
+from supple.data.prepare import Preprocess
+from supple.errors import DataError
+
+WORKERS = min(8, os.cpu_count() or 1)
+
+
+class Readable(Protocol):
+    """A file that is not on disk by itself, such as a member of a zip; `str()` names it in messages."""
+
+    def read(self) -> bytes: ...
+
+
+Source = bytes | str | Path | Readable
+
+
+def content(source: Source, max_pixels: int) -> tuple[bytes | str | Path, int, str | None]:
+    """The arguments of `decode` for a source of any kind."""
+    if isinstance(source, bytes | str | Path):
+        return source, max_pixels, None
+    return source.read(), max_pixels, str(source)
+
+
+class ImageSet:
+    """Labelled images, held in memory as one uint8 tensor (count, channels, size, size) or read on demand.
+
+    `batch(indices, rng)` gives float32 images and int64 labels. With `rng` they are augmented as this set was told to
+    (crop, flip, policy, in this order); without it, never.
+    """
+
+    def __init__(
+        self,
+        images: Tensor | Sequence[Source],
+        labels: Tensor,
+        classes: tuple[str, ...],
+        preprocess: Preprocess,
+        crop: int = 0,
+        flip: bool = False,
+        policy: str | None = None,
+    ) -> None:
+        if len(images) == 0:
+            raise DataError("an image set without images.", "Give more images, or a smaller holdout or test share.")
+        if len(images) != len(labels):
+            raise DataError(f"{len(images)} images but {len(labels)} labels.", "Give one label per image.")
+        if labels.dtype != torch.int64 or labels.dim() != 1:
+            raise DataError(f"labels are {labels.dtype} {tuple(labels.shape)}.", "Give int64 labels of shape (count,).")
+        if int(labels.min()) < 0 or int(labels.max()) >= len(classes):
+            raise DataError(
+                f"labels lie in {int(labels.min())}..{int(labels.max())} with {len(classes)} classes.",
+                f"Labels count from 0 to {len(classes) - 1}.",
+            )
+        self.labels = labels
+        self.classes = classes
+        self.preprocess = preprocess
+        if isinstance(images, Tensor) and (images.dtype != torch.uint8 or tuple(images.shape[1:]) != self.shape):
+            raise DataError(
+                f"images are {images.dtype} {tuple(images.shape)}; expected uint8 (count, {self.shape}).",
+                "Bring them to size with Preprocess.image.",
+            )
+        if crop < 0:
+            raise DataError(f"crop padding is {crop}.", "Set data.crop to 0 (off) or a number of pixels.")
+        if policy is not None and policy not in POLICIES:
+            close = difflib.get_close_matches(policy, POLICIES, n=1)
+            hint = f'Did you mean "{close[0]}"? ' if close else ""
+            raise DataError(f'unknown augmentation policy "{policy}".', f"{hint}There are: {', '.join(POLICIES)}.")
+        self._images = images
+        self._augmentation = (crop, flip, policy)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(channels, size, size) of one image."""
+        return self.preprocess.channels, self.preprocess.size, self.preprocess.size
+
+    def batch(self, indices: Tensor, rng: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        images = self.read(indices)
+        if rng is not None:
+            crop, flip, policy = self._augmentation
+            if crop:
+                images = random_crop(images, crop, rng)
+            if flip:
+                images = random_flip(images, rng)
+            if policy is not None:
+                images = apply_policy(images, policy, rng)
+        return self.preprocess.normalise(images), self.labels[indices]
+
+    def raw(self, index: int) -> Tensor:
+        """One image as uint8 (channels, size, size), as `read` gives it."""
+        return self.read(torch.tensor([index]))[0]
+
+    def subset(self, indices: Tensor) -> "ImageSet":
+        """These images only, in this order, augmented as before."""
+        if isinstance(self._images, Tensor):
+            images: Tensor | Sequence[Source] = self._images[indices]
+        else:
+            images = [self._images[i] for i in indices.tolist()]
+        return ImageSet(images, self.labels[indices], self.classes, self.preprocess, *self._augmentation)
+
+    def read(self, indices: Tensor) -> Tensor:
+        """These images as uint8 (count, channels, size, size): sized, but neither augmented nor normalised."""
+        if isinstance(self._images, Tensor):
+            return self._images[indices]
+        sources = [self._images[i] for i in indices.tolist()]
+        if len(sources) == 1:
+            return self._open(sources[0])[None]
+        # The threads live for one batch: nothing to close, and safe in a forked process.
+        with ThreadPoolExecutor(WORKERS) as pool:
+            return torch.stack(list(pool.map(self._open, sources)))
+
+    def _open(self, source: Source) -> Tensor:
+        return self.preprocess.image(decode(*content(source, self.preprocess.max_pixels)))

@@ -1,0 +1,128 @@
+"""From decoded pixels to what the network sees: size, channels, mean and deviation."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from supple.data.decode import MAX_PIXELS, decode
+from supple.errors import DataError
+
+MAX_SIZE = 8192
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """How images are prepared; saved with a model, so that serving does exactly what training did."""
+
+    size: int  # pixels on each side
+    channels: int  # 3: RGB; 1: grey
+    mean: tuple[float, ...]  # per channel, of values in 0..1
+    std: tuple[float, ...]
+    max_pixels: int = MAX_PIXELS
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.size <= MAX_SIZE:
+            raise DataError(f"image size {self.size} is outside 1..{MAX_SIZE}.", "Choose data.size in this range.")
+        if self.channels not in (1, 3):
+            raise DataError(f"{self.channels} image channels: expected 3 (RGB) or 1 (grey).", "Set data.channels.")
+        for word, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) != self.channels:
+                raise DataError(
+                    f"{word} has {len(values)} values for {self.channels} channels.",
+                    f"Give data.{word} one per channel.",
+                )
+            if not all(np.isfinite(values)):
+                raise DataError(f"{word} {values} is not finite.", f"Give data.{word} ordinary numbers.")
+        if min(self.std) <= 0:
+            raise DataError(f"std {self.std} must be above 0.", "Give data.std positive numbers.")
+        if self.max_pixels < 1:
+            raise DataError(f"max_pixels is {self.max_pixels}; it must be at least 1.", "Set data.max_pixels.")
+
+    def open(self, source: bytes | str | Path) -> Tensor:
+        """Read one image file to uint8 (channels, size, size)."""
+        return self.image(decode(source, self.max_pixels))
+
+    def image(self, array: np.ndarray[Any, Any]) -> Tensor:
+        """Bring uint8 RGB (height, width, 3) to uint8 (channels, size, size).
+
+        The shorter side is resized to `size` (bilinear, antialiased when shrinking), then the centre is cut out. An
+        image of that size already passes through unchanged. One channel is ITU-R 601 luma, rounded.
+        """
+        if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3 or 0 in array.shape:
+            raise DataError(
+                f"an image array of shape {array.shape} and type {array.dtype}; expected uint8 (height, width, 3).",
+                "Read the image with supple.data.decode.decode.",
+            )
+        height, width = array.shape[:2]
+        if (height, width) != (self.size, self.size):
+            array = _resize_and_crop(array, self.size)
+        if self.channels == 1:
+            array = _luma(array)
+        return torch.from_numpy(np.array(array.transpose(2, 0, 1), order="C"))
+
+    def normalise(self, batch: Tensor) -> Tensor:
+        """(x / 255 - mean) / std, in float32; uint8 (..., channels, size, size) in, the same shape out, contiguous."""
+        mean, std = torch.tensor(self.mean, dtype=torch.float64), torch.tensor(self.std, dtype=torch.float64)
+        scale = (1 / (255 * std)).float().view(-1, 1, 1)
+        shift = (mean / std).float().view(-1, 1, 1)
+        x = batch.to(torch.float32, memory_format=torch.contiguous_format)
+        return x.mul_(scale.to(x.device)).sub_(shift.to(x.device))
+
+    def to_json(self) -> dict[str, Any]:
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+
+    @classmethod
+    def from_json(cls, saved: dict[str, Any]) -> "Preprocess":
+        """The inverse of `to_json`; whatever else is found is refused."""
+        try:
+            whole = {key: _whole(saved, key) for key in ("size", "channels")}
+            limit = _whole(saved, "max_pixels") if "max_pixels" in saved else MAX_PIXELS
+            unknown = set(saved) - {"size", "channels", "mean", "std", "max_pixels"}
+            if unknown:
+                raise ValueError(f"unknown key {sorted(unknown)[0]!r}")
+            return cls(**whole, mean=_numbers(saved, "mean"), std=_numbers(saved, "std"), max_pixels=limit)
+        except (ValueError, TypeError, KeyError) as problem:
+            raise DataError(
+                f"saved preprocessing is unusable: {problem}.",
+                'Expected {"size": int, "channels": 1 or 3, "mean": [...], "std": [...], "max_pixels": int}.',
+            ) from None
+
+
+def _resize_and_crop(array: np.ndarray[Any, Any], size: int) -> np.ndarray[Any, Any]:
+    """Resize and crop in one step: only the centre is computed, so a 1 x 50,000,000 image costs no memory."""
+    height, width = array.shape[:2]
+    box = []
+    for side in (width, height):
+        resized = round(size * side / min(width, height))
+        start = (resized - size) // 2
+        box.append((start * side / resized, (start + size) * side / resized))
+    (left, right), (top, bottom) = box
+    picture = Image.fromarray(array)
+    return np.asarray(picture.resize((size, size), Image.Resampling.BILINEAR, box=(left, top, right, bottom)))
+
+
+def _luma(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """0.299 R + 0.587 G + 0.114 B in 16-bit fixed point; the weights sum to 65536, so grey stays what it was."""
+    weighted = array.astype(np.uint32) @ np.array([19595, 38470, 7471], dtype=np.uint32)
+    return ((weighted + 32768) >> 16).astype(np.uint8)[:, :, None]
+
+
+def _whole(saved: dict[str, Any], key: str) -> int:
+    value = saved[key]
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"{key} is {value!r}, not a whole number")
+    return value
+
+
+def _numbers(saved: dict[str, Any], key: str) -> tuple[float, ...]:
+    values = saved[key]
+    if not isinstance(values, list | tuple) or not all(
+        isinstance(value, int | float) and not isinstance(value, bool) for value in values
+    ):
+        raise ValueError(f"{key} is {values!r}, not a list of numbers")
+    return tuple(float(value) for value in values)

@@ -1,0 +1,87 @@
+"""The demo: a small flexible model on the built-in digits, trained, measured, and used at three budgets."""
+
+import itertools
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+
+from supple import checkpoint
+from supple.answer import Answer, classify
+from supple.assemble import load_data
+from supple.recipe import load_recipe
+from supple.report import write_report
+from supple.runtime.measure import machine, time_points
+from supple.text import duration, quantity, table
+from supple.train import train
+
+
+def run_demo(out: Path, quiet: bool = False) -> dict[str, Any]:
+    began = time.monotonic()
+    recipe = load_recipe("pocket/digits.yaml")
+    folder = next(path for path in _names(out) if not path.exists())
+    tell = (lambda *words: None) if quiet else print
+    tell(f"Training a small flexible model on handwritten digits, into {folder} ...")
+    train(recipe, folder, quiet=quiet)
+
+    model = checkpoint.load(folder)
+    threads = torch.get_num_threads()
+    for name, times in time_points(model, list(model.points), threads=threads, rounds=60, seconds=10).items():
+        model.ladder.time(
+            name,
+            batch=1,
+            threads=threads,
+            machine=machine(),
+            p50_ms=times.p50_ms,
+            p95_ms=times.p95_ms,
+            p99_ms=times.p99_ms,
+        )
+    checkpoint.save_ladder(folder, model.ladder)
+    write_report(folder)
+    tell(f"\nOne checkpoint, {len(model.points)} operating points (batch 1, {machine()}):\n\n{model.ladder}\n")
+
+    test = load_data(recipe).test
+    files = []
+    for i in range(3):
+        file = folder / "images" / f"digit-{model.classes[int(test.labels[i])]}-{i}.png"
+        file.parent.mkdir(exist_ok=True)
+        Image.fromarray(test.raw(i)[0].numpy()).save(file)
+        files.append(file)
+    macs = [row.macs or 0 for row in model.ladder.rows]
+    budgets = (macs[0], (macs[0] + macs[-1]) // 2, macs[-1])
+    answers = [(budget, answer) for budget in budgets for answer in classify(model, files, budget_macs=budget)]
+    rows = [
+        (
+            f"{quantity(budget)}MACs",
+            Path(a.file).name,
+            a.label,
+            f"{100 * a.scores[a.label]:.1f}",
+            a.point,
+            f"{a.elapsed_ms:.1f}",
+        )
+        for budget, a in answers
+        if isinstance(a, Answer)
+    ]
+    tell(table(("budget", "image", "label", "confidence %", "point", "ms"), rows, left=(0, 1, 4)))
+    seconds = time.monotonic() - began
+    tell(f"\nDone in {duration(seconds)}. Look at {folder / 'report.html'} and {folder / 'curve.png'}, or try:")
+    commands = [
+        f"supple predict {folder} {folder / 'images'} --deadline-ms 5",
+        f"supple bench {folder} --batch 1,16",
+        f"supple extract {folder} --point exit=2 --out {folder}-exit2",
+    ]
+    tell("\n".join(f"  {command}" for command in commands))
+    return {
+        "run": str(folder),
+        "seconds": round(seconds, 1),
+        **model.ladder.to_json(),
+        "predictions": [{"budget_macs": budget, **a.to_json()} for budget, a in answers if isinstance(a, Answer)],
+        "next": commands,
+    }
+
+
+def _names(out: Path) -> Any:
+    """runs/demo, runs/demo-2, runs/demo-3, ..."""
+    return itertools.chain([out], (out.with_name(f"{out.name}-{i}") for i in itertools.count(2)))

@@ -1,0 +1,74 @@
+"""What this machine and installation can do."""
+
+import os
+import platform
+import shutil
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+
+from supple.data.places import places
+from supple.probe import cpu_has_bf16
+from supple.runtime.measure import machine
+from supple.text import size
+
+EXTRAS = {
+    "export": ("onnx", "onnxruntime", "openvino", "nncf"),
+    "serve": ("fastapi", "uvicorn"),
+    "ray": ("ray",),
+    "audio": ("soundfile", "soxr"),
+    "detect": ("torchmetrics", "faster_coco_eval"),
+    "analysis": ("umap",),
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    what: str
+    ok: bool
+    found: str
+    cure: str = ""
+
+
+def examine() -> list[Finding]:
+    """The findings, in the order a person would ask."""
+    findings = [
+        Finding("python", True, platform.python_version()),
+        *(_package(name) for name in ("supple", "torch", "torchvision", "timm", "lightning-fabric")),
+        Finding("processor", True, f"{machine()}, {torch.get_num_threads()} threads used"),
+        Finding("vector instructions", True, torch.backends.cpu.get_cpu_capability()),
+        Finding("bf16 arithmetic", cpu_has_bf16(), "yes" if cpu_has_bf16() else "no: fp32 is used"),
+        Finding("CUDA", torch.cuda.is_available(), torch.cuda.get_device_name() if torch.cuda.is_available() else "no"),
+        _tool("g++", "torch.compile", "Install a C++ compiler (Debian: apt-get install g++)."),
+    ]
+    for extra, modules in EXTRAS.items():
+        missing = [name for name in modules if find_spec(name) is None]
+        found = "complete" if not missing else f"missing {', '.join(missing)}"
+        findings.append(
+            Finding(f"extra [{extra}]", not missing, found, f'pip install "supple[{extra}]"' if missing else "")
+        )
+    here = [str(place) for place in places() if place.is_dir()]
+    cure = "" if here else "Put data in ./data, or set SUPPLE_DATA."
+    findings.append(Finding("data folders", bool(here), ", ".join(here) or "none", cure))
+    free = shutil.disk_usage(Path.cwd()).free
+    findings.append(Finding("disk here", free > 1e9, f"{size(free)} free", "" if free > 1e9 else "Make room for runs."))
+    writable = os.access(Path.cwd(), os.W_OK)
+    findings.append(
+        Finding("folder here", writable, "writable" if writable else "read-only", "" if writable else "Use --out.")
+    )
+    return findings
+
+
+def _package(name: str) -> Finding:
+    try:
+        return Finding(name, True, version(name))
+    except PackageNotFoundError:
+        return Finding(name, False, "missing", f"pip install {name}")
+
+
+def _tool(name: str, used_for: str, cure: str) -> Finding:
+    path = shutil.which(name)
+    return Finding(f"{name} ({used_for})", path is not None, "found" if path else "missing", "" if path else cure)

@@ -1,0 +1,41 @@
+"""What a person is told when something is wrong: one line of cause, one line of cure.
+
+`status` is the exit status of the command line: 2 for a mistake that the user can correct, 1 for a failure.
+"""
+
+
+class SuppleError(Exception):
+    status = 2
+
+    def __init__(self, cause: str, cure: str = "") -> None:
+        super().__init__(f"{cause}\n{cure}" if cure else cause)
+        self.cause = cause
+        self.cure = cure
+
+
+class PointError(SuppleError):
+    """A point this model cannot run, or text that is no point."""
+
+
+class RecipeError(SuppleError):
+    """A recipe with an unknown key, an unknown name or a value out of range."""
+
+
+class DataError(SuppleError):
+    """A data set, image or folder that cannot be read."""
+
+
+class CheckpointError(SuppleError):
+    """A run folder that is missing, unfinished, altered or not ours."""
+
+
+class SaveError(SuppleError):
+    """A file could not be written; what was there before is untouched."""
+
+    status = 1
+
+
+class TrainError(SuppleError):
+    """Training cannot go on (for example, the loss is not a number)."""
+
+    status = 1

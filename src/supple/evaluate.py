@@ -1,0 +1,141 @@
+"""Scores of all points in one pass over the data."""
+
+import random
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from supple.model import FlexibleModel
+from supple.point import Group, Point
+
+
+class Dataset(Protocol):
+    """What training and evaluation ask of data."""
+
+    def __len__(self) -> int: ...
+    def batch(self, indices: Tensor, rng: torch.Generator | None = None) -> tuple[Any, Any]: ...
+
+
+@dataclass(frozen=True)
+class Metric:
+    """`each(outputs, target)` scores every sample of a batch; `loss` is what validation watches."""
+
+    name: str
+    each: Callable[[Tensor, Tensor], Tensor]
+    loss: Callable[[Tensor, Tensor], Tensor]  # per sample
+    higher_is_better: bool = True
+
+
+METRICS = {
+    "accuracy": Metric(
+        "accuracy",
+        lambda logits, target: (logits.argmax(1) == target).float(),
+        lambda logits, target: F.cross_entropy(logits, target, reduction="none"),
+    ),
+    "mae": Metric(
+        "mae",
+        lambda values, target: (values.reshape(target.shape) - target).abs(),
+        lambda values, target: (values.reshape(target.shape) - target).square(),
+        higher_is_better=False,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Score:
+    """How well one point, or one group of points, did."""
+
+    name: str
+    metric: str
+    score: float
+    loss: float
+    n: int
+    higher_is_better: bool = True
+    deviation: float | None = None
+    draws: int | None = None
+
+    def facts(self) -> dict[str, Any]:
+        """The part that goes into a ladder row."""
+        names = ("metric", "score", "n", "higher_is_better", "deviation", "draws")
+        return {name: getattr(self, name) for name in names}
+
+
+@torch.inference_mode()
+def evaluate(
+    model: FlexibleModel,
+    data: Dataset,
+    points: Iterable[Point] | None = None,
+    *,
+    batch_size: int = 256,
+    metric: str = "accuracy",
+    channels_last: bool = False,
+    watch: Callable[[int], None] | None = None,
+) -> list[Score]:
+    """One score per point (default: all that the model has), from one pass over `data` in eval mode.
+
+    `watch` is told the number of samples done after every batch.
+    """
+    measure = METRICS[metric]
+    points = model.order(points if points is not None else (*model.points, *model.settled))
+    device = next(model.parameters()).device
+    sums = {point: torch.zeros(2, dtype=torch.float64) for point in points}
+    was_training = model.training
+    model.eval()
+    try:
+        for indices in torch.split(torch.arange(len(data)), batch_size):
+            x, y = _to(data.batch(indices), device)
+            if channels_last:
+                x = x.contiguous(memory_format=torch.channels_last)
+            for output in model.run(x, points):
+                logits = output.logits.float()
+                both = torch.stack([measure.each(logits, y).sum(), measure.loss(logits, y).sum()])
+                sums[output.point] += both.double().cpu()
+            if watch is not None:
+                watch(len(indices))
+    finally:
+        model.train(was_training)
+    n = len(data)
+    return [
+        Score(str(point), metric, score, loss, n, measure.higher_is_better)
+        for point in points
+        for score, loss in [(sums[point] / n).tolist()]
+    ]
+
+
+def evaluate_group(
+    model: FlexibleModel, data: Dataset, group: Group, draws: int = 5, seed: int = 0, **settings: Any
+) -> Score:
+    """Mean and deviation of the score over points drawn from a group, all in one pass over the data."""
+    rng = random.Random(seed)
+    drawn = [str(model.check(group.sample(rng))) for _ in range(draws)]
+    found = {score.name: score for score in evaluate(model, data, map(Point.parse, drawn), **settings)}
+    scores = [found[name] for name in drawn]
+    return replace(
+        scores[0],
+        name=group.name,
+        score=statistics.fmean(score.score for score in scores),
+        loss=statistics.fmean(score.loss for score in scores),
+        deviation=statistics.pstdev(score.score for score in scores),
+        draws=draws,
+    )
+
+
+def mean_score(scores: Sequence[Score]) -> float:
+    """The mean over the points, signed so that more is always better."""
+    sign = 1 if scores[0].higher_is_better else -1
+    return sign * statistics.fmean(score.score for score in scores)
+
+
+def mean_loss(scores: Sequence[Score]) -> float:
+    return statistics.fmean(score.loss for score in scores)
+
+
+def _to(value: Any, device: torch.device) -> Any:
+    if isinstance(value, (tuple, list)):
+        return tuple(_to(part, device) for part in value)
+    return value.to(device) if isinstance(value, Tensor) else value

@@ -1,0 +1,204 @@
+"""The Ladder is the measured table: one row per way to run a model, with what it costs and how well it scores."""
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from supple.errors import CheckpointError, PointError
+from supple.point import Point
+from supple.text import millions, quantity, table
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured way to run a model. The first six fields are its key; None: not measured, or it does not matter."""
+
+    point: str  # a point as text, or the name of a group
+    engine: str = "torch"
+    precision: str = "fp32"
+    batch: int | None = None
+    threads: int | None = None
+    machine: str | None = None
+
+    macs: int | None = None  # one run of this point alone, one sample
+    macs_through: int | None = None  # what a policy pays that looked at every point on the way
+    macs_worst: int | None = None  # the ceiling, where the cost depends on the data
+    params: int | None = None
+    branch_params: int | None = None
+    extra_params: int | None = None
+    p50_ms: float | None = None
+    p95_ms: float | None = None
+    p99_ms: float | None = None
+    metric: str | None = None
+    score: float | None = None
+    higher_is_better: bool = True
+    n: int | None = None  # samples the score was measured on
+    deviation: float | None = None  # of the score over the draws of a group
+    draws: int | None = None
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        return (self.point, self.engine, self.precision, self.batch, self.threads, self.machine)
+
+    @property
+    def ceiling(self) -> int | None:
+        """The MACs to plan with: the worst case where there is one."""
+        return self.macs if self.macs_worst is None else self.macs_worst
+
+    def beats(self, other: "Row", cost: str) -> bool:
+        """Whether this row costs no more, scores no worse, and is not the same in both."""
+        mine, theirs = getattr(self, cost), getattr(other, cost)
+        if None in (mine, theirs, self.score, other.score):
+            return False
+        sign = 1 if self.higher_is_better else -1
+        gain, saving = sign * (self.score - other.score), theirs - mine  # type: ignore[operator]
+        return gain >= 0 and saving >= 0 and (gain > 0 or saving > 0)
+
+    def to_json(self) -> dict[str, Any]:
+        accuracy = self.score if self.metric == "accuracy" else None
+        return {**dataclasses.asdict(self), "accuracy": accuracy}
+
+
+class Ladder:
+    """Rows, cheapest first."""
+
+    def __init__(self, rows: Iterable[Row] = ()) -> None:
+        self._rows = {row.key: row for row in rows}
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        infinite = float("inf")
+        places = [infinite if row.macs is None else row.macs for row in self._rows.values()]
+        return tuple(row for _, row in sorted(zip(places, self._rows.values()), key=lambda pair: pair[0]))
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def put(self, row: Row) -> None:
+        """Adds a row, or replaces the one with the same key."""
+        self._rows[row.key] = row
+
+    def update(self, point: str, engine: str = "torch", precision: str = "fp32", **facts: Any) -> None:
+        """Writes facts that do not depend on machine or batch (counts, scores) into every row of a point."""
+        found = [row for row in self._rows.values() if row.key[:3] == (point, engine, precision)]
+        for row in found or [Row(point, engine, precision)]:
+            self.put(dataclasses.replace(row, **facts))
+
+    def time(
+        self, point: str, *, batch: int, threads: int, machine: str, engine: str = "torch", **times: float
+    ) -> None:
+        """Adds a timed row, with the facts already known of its point."""
+        known = next((row for row in self._rows.values() if row.point == point and row.engine == engine), Row(point))
+        self.put(
+            dataclasses.replace(known, engine=engine, batch=batch, threads=threads, machine=machine, **times)  # type: ignore[arg-type]
+        )
+        self._rows.pop((point, engine, known.precision, None, None, None), None)
+
+    def where(self, **key: object) -> "Ladder":
+        """The rows whose fields have these values: `ladder.where(batch=1, threads=2)`."""
+        return Ladder(row for row in self if all(getattr(row, name) == value for name, value in key.items()))
+
+    def pareto(self, cost: str = "macs") -> list[Row]:
+        """The rows that no other row beats."""
+        rows = [row for row in self if getattr(row, cost) is not None and row.score is not None]
+        return [row for row in rows if not any(other.beats(row, cost) for other in rows)]
+
+    def best_under(self, *, ms: float | None = None, macs: float | None = None, **key: object) -> Point:
+        """The best-scoring point within a limit: `ms` against the measured p95, `macs` against the worst case.
+
+        `key` narrows the rows (batch=1, threads=2, engine="torch"). Timed rows default to batch 1.
+        """
+        if ms is None and macs is None:
+            raise PointError("best_under needs a limit.", "Say ms=5, or macs=20e6.")
+        if ms is not None:
+            key.setdefault("batch", 1)
+        rows = [row for row in self.where(**key) if _is_point(row.point)]
+        if ms is not None and not any(row.p95_ms for row in rows):
+            raise PointError("this ladder has no times.", "Measure them first: supple bench RUN.")
+        fits = [row for row in rows if _within(row.p95_ms, ms) and _within(row.ceiling, macs)]
+        if not fits:
+            limit = f"{ms:g} ms" if ms is not None else f"{quantity(macs)}MACs"
+            raise PointError(f"no point of this ladder runs within {limit}.", f"The cheapest is {self.cheapest()}.")
+        sign = {True: 1, False: -1}
+
+        def merit(row: Row) -> tuple[float, float]:
+            cost = (row.p95_ms if ms is not None else row.ceiling) or 0
+            # Without scores, the dearest point that fits is the best guess.
+            return (sign[row.higher_is_better] * row.score, -cost) if row.score is not None else (-1e9, cost)
+
+        return Point.parse(max(fits, key=merit).point)
+
+    def cheapest(self) -> Point:
+        return Point.parse(next(row.point for row in self.rows if _is_point(row.point)))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"points": [row.to_json() for row in self]}
+
+    @classmethod
+    def from_json(cls, document: Any) -> "Ladder":
+        names = {field.name for field in dataclasses.fields(Row)}
+        try:
+            return cls(Row(**{k: v for k, v in row.items() if k in names}) for row in document["points"])
+        except (TypeError, KeyError, AttributeError) as error:
+            raise CheckpointError(f"this is no ladder ({error}).", "Measure it again: supple evaluate RUN.") from None
+
+    def __str__(self) -> str:
+        """The table: cheapest first, dominated points marked."""
+        timed = any(row.p50_ms is not None for row in self)
+        metric = next((row.metric for row in self if row.metric), None)
+        header = ["point", "MMACs", "params"]
+        header += ["batch", "threads", "ms p50 / p95"] if timed else []
+        header += [{"accuracy": "top-1 %"}.get(metric, metric)] if metric else []
+        lines = []
+        for row in self:
+            line = [row.point, millions(row.macs), quantity(row.params)]
+            if timed:
+                line += [_or_dash(row.batch), _or_dash(row.threads), _times(row)]
+            if metric:
+                line += [_score(row)]
+            lines.append([*line, self._remark(row, "p50_ms" if timed else "macs")])
+        return table([*header, ""], lines, left=(0, len(header)))
+
+    def _remark(self, row: Row, cost: str) -> str:
+        rivals = [r for r in self if r.key[1:] == row.key[1:]]
+        winner = next((r for r in rivals if r.beats(row, cost) and r.score != row.score), None)
+        return f"-  worse than {winner.point}, which costs less" if winner else ""
+
+    def plot(self, path: str | Path) -> Path:
+        """Draws score against MACs (and against measured ms, where there are times)."""
+        from supple.report.plots import draw_ladder
+
+        return draw_ladder(self, Path(path))
+
+
+def _is_point(text: str) -> bool:
+    try:
+        Point.parse(text)
+    except PointError:
+        return False
+    return True
+
+
+def _within(value: float | None, limit: float | None) -> bool:
+    return limit is None or (value is not None and value <= limit)
+
+
+def _or_dash(value: object) -> str:
+    return "-" if value is None else str(value)
+
+
+def _times(row: Row) -> str:
+    return "-" if row.p50_ms is None or row.p95_ms is None else f"{row.p50_ms:.3g} / {row.p95_ms:.3g}"
+
+
+def _score(row: Row) -> str:
+    if row.score is None:
+        return "-"
+    scale = 100 if row.metric == "accuracy" else 1
+    spread = f" ± {scale * row.deviation:.1f}" if row.deviation is not None else ""
+    return f"{scale * row.score:.1f}{spread}"

@@ -1,0 +1,141 @@
+"""Losses are pure functions: tensors in, one tensor out.
+
+The four objectives of IPKD-TA (Ozerov & Duong), eqs. (4)-(7), are one formula with a teacher matrix.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from supple.errors import RecipeError
+from supple.model import Output
+from supple.point import Point
+from supple.text import did_you_mean
+
+Kind = Literal["kl", "ce", "reverse_kl"]
+Scheme = Literal["none", "largest", "next", "all"]
+
+
+def teach_from(scheme: str, n: int) -> Tensor:
+    """The n x n teacher matrix: entry [i, j] is how much point j teaches point i; points go from small to large.
+
+    "none": plain joint training, eq. (4). "largest": IPKD, eq. (5). "next": TA-1, eq. (6). "all": TA-M, eq. (7).
+    """
+    teachers = torch.zeros(n, n)
+    if scheme == "largest":
+        teachers[: n - 1, n - 1] = 1
+    elif scheme == "next":
+        teachers.diagonal(1).fill_(1)
+    elif scheme == "all":
+        for i in range(n - 1):
+            teachers[i, i + 1 :] = 1 / (n - 1 - i)
+    elif scheme != "none":
+        raise RecipeError(f'there are no teachers "{scheme}".', did_you_mean(scheme, get_args(Scheme)))
+    return teachers
+
+
+def teacher_matrix(rows: Sequence[Sequence[float]], n: int) -> Tensor:
+    """A custom teacher matrix, checked: n x n, no negative entry, nobody teaches itself, rows sum to 1 or to 0."""
+    cure = "Each row says who teaches that point and sums to 1, or to 0 for a point without a teacher."
+    if len(rows) != n or any(len(row) != n for row in rows):
+        raise RecipeError(f"loss.teachers has {len(rows)} rows of {[len(row) for row in rows]}, not {n} x {n}.", cure)
+    teachers = torch.tensor(rows, dtype=torch.float32)
+    sums = teachers.sum(1)
+    if (teachers < 0).any() or teachers.diagonal().any() or not (((sums - 1).abs() < 1e-4) | (sums == 0)).all():
+        raise RecipeError(f"loss.teachers {teachers.tolist()} is no teacher matrix.", cure)
+    return teachers
+
+
+def restrict(teachers: Tensor, indices: Sequence[int]) -> Tensor:
+    """The teacher matrix of some of the points only, its rows made to sum to 1 again (or 0: nobody left to teach)."""
+    part = teachers[list(indices)][:, list(indices)]
+    sums = part.sum(1, keepdim=True)
+    return torch.where(sums > 0, part / sums.clamp_min(1e-12), part)
+
+
+def distillation(student: Tensor, teacher: Tensor, tau: float = 1.0, kind: str = "kl") -> Tensor:
+    """How far a student is from a teacher, eq. (2), mean over the batch; the teacher gets no gradient.
+
+    "kl": tau^2 KL(teacher || student); "ce": tau^2 times the cross-entropy (the same gradient); "reverse_kl": tau^2
+    KL(student || teacher), as eq. (2) is printed.
+    """
+    log_student = F.log_softmax(student / tau, dim=1)
+    log_teacher = F.log_softmax(teacher.detach() / tau, dim=1)
+    if kind == "kl":
+        each = (log_teacher.exp() * (log_teacher - log_student)).sum(1)
+    elif kind == "ce":
+        each = -(log_teacher.exp() * log_student).sum(1)
+    elif kind == "reverse_kl":
+        each = (log_student.exp() * (log_student - log_teacher)).sum(1)
+    else:
+        raise RecipeError(f'there is no distillation kind "{kind}".', did_you_mean(kind, get_args(Kind)))
+    return tau**2 * each.mean()
+
+
+def distill(
+    logits: Sequence[Tensor],
+    target: Tensor,
+    teachers: Tensor,
+    lam: float = 0.8,
+    tau: float = 1.0,
+    kind: str = "kl",
+    smoothing: float = 0.0,
+) -> Tensor:
+    """In-place distillation among nested points, eqs. (4)-(7) of Ozerov & Duong.
+
+    logits[i] belongs to point i, smallest first. teachers[i, j] is how much point j teaches point i; each row sums to
+    1, or to 0 for a point without a teacher, which learns from the labels alone. IPKD, TA-1 and TA-M differ only in
+    this matrix: see `teach_from`. The points' losses are summed, not averaged. `smoothing` softens the labels.
+
+    Departure: (1) and (2) print the student as the first argument, which would put the logarithm on a one-hot label.
+    We read both with the target first, so (2) is KL(teacher || student). Teachers are detached.
+    """
+    total = logits[0].new_zeros(())
+    matrix = teachers.tolist()
+    for i, student in enumerate(logits):
+        taught = sum(matrix[i]) > 0
+        hard = F.cross_entropy(student, target, label_smoothing=smoothing)
+        total = total + ((1 - lam) * hard if taught else hard)
+        for j, weight in enumerate(matrix[i]):
+            if weight:
+                total = total + lam * weight * distillation(student, logits[j], tau, kind)
+    return total
+
+
+Objective = Callable[[Sequence[Output], Tensor], Tensor]
+
+
+def distill_objective(
+    points: Sequence[Point],
+    *,
+    teachers: Scheme | tuple[tuple[float, ...], ...] = "none",  # who teaches whom: a scheme, or one row per point
+    lam: float = 0.8,  # weight of the teachers against the labels
+    tau: float = 1.0,  # temperature
+    kind: Kind = "kl",  # how far a student is from its teacher
+    smoothing: float = 0.0,  # label smoothing of the hard part
+) -> Objective:
+    """`distill` over the outputs of all or some of `points`, matched by point."""
+    if not 0 <= lam <= 1 or tau <= 0 or not 0 <= smoothing < 1:
+        cure = "lam lies in 0..1, tau is above 0, smoothing in 0..1 (below 1)."
+        raise RecipeError(f"loss.lam={lam}, loss.tau={tau}, loss.smoothing={smoothing} are out of range.", cure)
+    n = len(points)
+    matrix = teach_from(teachers, n) if isinstance(teachers, str) else teacher_matrix(teachers, n)
+    places = {point: i for i, point in enumerate(points)}
+
+    def objective(outputs: Sequence[Output], target: Tensor) -> Tensor:
+        ordered = sorted(outputs, key=lambda output: places[output.point])
+        part = restrict(matrix, [places[output.point] for output in ordered])
+        return distill([output.logits.float() for output in ordered], target, part, lam, tau, kind, smoothing)
+
+    return objective
+
+
+OBJECTIVES: dict[str, Callable[..., Objective]] = {"distill": distill_objective}
+
+
+def point_losses(outputs: Sequence[Output], target: Tensor) -> dict[Point, Tensor]:
+    """The plain loss of each point against the labels: what is reported, and where a broken number is looked for."""
+    return {output.point: F.cross_entropy(output.logits.float(), target) for output in outputs}

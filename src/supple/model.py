@@ -1,0 +1,191 @@
+"""A FlexibleModel is an ordered family of points that share weights.
+
+The point is an argument of the call, never a setting left on the module: two requests with different points may be in
+flight at once. A method (see `methods/`) writes `points`, `run` and `plain`; the rest is inherited.
+"""
+
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, overload
+
+import torch
+from torch import Tensor, nn
+
+from supple.errors import PointError
+from supple.point import FULL, Group, Point
+
+if TYPE_CHECKING:
+    from supple.ladder import Ladder
+
+State = Any  # what lives at a cut: a tensor, or a tuple or dict of tensors, all with the batch first
+Batches = Iterable[tuple[Any, Any]]  # (x, y)
+
+
+@dataclass
+class Output:
+    """What one point said of one batch. Whatever a penalty or an analysis needs travels here, never on the module."""
+
+    point: Point
+    logits: Tensor
+    aux: dict[str, Tensor] = field(default_factory=dict)  # gate logits, position logits, dependency weights, ...
+    cost: Tensor | None = None  # MACs of each sample, where they depend on the data
+    losses: dict[str, Tensor] | None = None  # losses the model computes itself (detectors)
+
+
+class Trunk(Protocol):
+    """A network as stem, blocks that keep the shape, and head: what methods that bend the depth work on."""
+
+    blocks: nn.ModuleList
+
+    def stem(self, x: Any) -> State: ...
+    def block(self, state: State, position: int) -> State: ...
+    def head(self, state: State) -> Tensor: ...
+
+
+class Stage(nn.Module):
+    """A piece between two cuts: `body` carries the state on; `head`, where there is one, reads the logits from it."""
+
+    def __init__(self, body: nn.Module, head: nn.Module | None = None) -> None:
+        super().__init__()
+        self.body = body
+        self.head = head
+
+    def forward(self, state: State, read: bool = True) -> tuple[State, Tensor | None]:
+        state = self.body(state)
+        return state, self.head(state) if read and self.head is not None else None
+
+
+class FlexibleModel(nn.Module):
+    """See the module's text. `points` is a short published list, cheapest first, the full model last."""
+
+    points: tuple[Point, ...]
+    groups: dict[str, Group]
+    settled: tuple[Point, ...] = ()  # further points that `settle` made room for
+    trunk: Trunk | None = None
+    input_shape: tuple[int, ...] | None = None  # of one sample; set when the model is built from a recipe
+    classes: tuple[str, ...] = ()
+    preprocess: Any = None  # set by `supple.load`: what turns an image file into an input
+    ladder: "Ladder"  # set by `supple.load`
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.groups = {}
+
+    # --- what a method writes -------------------------------------------------------------------------------------
+
+    def run(self, x: Any, points: Iterable[Point]) -> Generator[Output, Tensor | None, None]:
+        """Yields each asked point's output as soon as it exists, in execution order.
+
+        Stages that no asked point needs do not run. `keep = yield output`: the caller may send the indices (or a mask)
+        of the samples of this output that go on; the others leave the batch.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must write run()")
+
+    def plain(self, point: Point) -> nn.Module:
+        """An ordinary module with copies of just the weights that a checked point uses, and equal outputs."""
+        raise NotImplementedError(f"{type(self).__name__} must write plain()")
+
+    def canonical(self, point: Point) -> Point:
+        """The one spelling of a point: for example, the last exit is the full model. Default: as it stands."""
+        return point
+
+    def rank(self, point: Point) -> float:
+        """Where a checked point comes in execution order. Default: its place in `points`."""
+        return (*self.points, *self.settled).index(point)
+
+    def penalty(self, outputs: Sequence[Output]) -> Tensor:
+        """The method's own loss term. Default: none."""
+        return outputs[0].logits.new_zeros(())
+
+    def admit(self, points: Iterable[Point]) -> None:
+        """Makes room for further points (no statistics yet: `settle` finds them, a checkpoint brings them)."""
+        for point in points:
+            self.check(point)
+
+    def settle(self, loader: Batches, points: Iterable[Point] = ()) -> None:
+        """Once after training: what must be computed from data, such as norm statistics for more widths."""
+        self.admit(points)
+
+    def stages(self) -> list[nn.Module]:
+        """The full model as modules `state -> (state, logits or None)`; the first takes x. Default: one stage."""
+        return [Stage(nn.Identity(), _Full(self))]
+
+    def regions(self) -> list[nn.Module]:
+        """The modules torch.compile may take one by one: each is called alike in every step, whatever the points."""
+        stages = [stage for stage in self.stages() if isinstance(stage, Stage)]
+        parts = [part for stage in stages for part in (stage.body, stage.head) if part is not None]
+        return parts if len(stages) > 1 else []
+
+    def branch(self, point: Point) -> nn.Module | None:
+        """The part that only serves this point's own answer (an exit's classifier), if there is such a part."""
+        return None
+
+    def training_only(self) -> Iterable[nn.Parameter]:
+        """Parameters that no point uses when it answers; they are counted as `extra_params`."""
+        return ()
+
+    # --- what every model offers ----------------------------------------------------------------------------------
+
+    def check(self, point: Point) -> Point:
+        """The canonical spelling of a point this model can run; PointError says what is possible instead."""
+        canonical = self.canonical(point)
+        if canonical in self.points or canonical in self.settled:
+            return canonical
+        possible = ", ".join(map(str, (*self.points, *self.settled)))
+        raise PointError(f"this model cannot run {point!r}: it has the points {possible}.", "Use one of these.")
+
+    def order(self, points: Iterable[Point]) -> list[Point]:
+        """The checked points, each once, in execution order."""
+        return sorted({self.check(point) for point in points}, key=self.rank)
+
+    @overload
+    def forward(self, x: Any, point: Point = FULL) -> Tensor: ...
+    @overload
+    def forward(self, x: Any, point: Sequence[Point]) -> tuple[Output, ...]: ...
+    def forward(self, x: Any, point: Point | Sequence[Point] = FULL) -> Tensor | tuple[Output, ...]:
+        """The logits of one point, or the outputs of several (what the training loop asks for)."""
+        if not isinstance(point, Point):
+            return tuple(self.run(x, point))
+        for output in self.run(x, (point,)):
+            return output.logits
+        raise AssertionError(f"run() yielded nothing for {point}")
+
+    def extract(self, point: Point = FULL, deploy: bool = False) -> nn.Module:
+        """A plain, physically smaller module with the outputs of `point`.
+
+        deploy=True also folds the norms into the convolutions and picks the memory format (equal to 1e-5), for
+        inference only.
+        """
+        module = self.plain(self.check(point)).train(self.training)
+        if not deploy:
+            return module
+        from supple.deploy import prepare
+
+        return prepare(module, self.input_shape)
+
+
+class _Full(nn.Module):
+    """The full model as a head of its own, so that a model without cuts is still a chain of one stage."""
+
+    def __init__(self, model: FlexibleModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Any) -> Tensor:
+        logits: Tensor = self.model(x)
+        return logits
+
+
+def select(state: State, keep: Tensor) -> State:
+    """The samples `keep` (indices, or a mask over the batch) of a state."""
+    if keep.dtype == torch.bool:
+        keep = keep.nonzero().squeeze(1)
+    if isinstance(state, dict):
+        return {name: select(value, keep) for name, value in state.items()}
+    if isinstance(state, (tuple, list)):
+        return tuple(select(value, keep) for value in state)
+    return state.index_select(0, keep)
+
+
+def is_empty(keep: Tensor) -> bool:
+    return not keep.any() if keep.dtype == torch.bool else keep.numel() == 0

@@ -1,0 +1,62 @@
+"""Progress for people: a bar with rate and time left on a terminal, one line per epoch elsewhere. All on stderr."""
+
+import sys
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from supple.evaluate import Score
+from supple.text import duration, say
+
+
+class Progress:
+    """Shows a training of `epochs` x `steps` steps; `quiet` shows nothing."""
+
+    def __init__(self, epochs: int, steps: int, images_per_step: int, done: int = 0, quiet: bool = False) -> None:
+        self.epochs, self.steps, self.images = epochs, steps, images_per_step
+        self.done, self.quiet = done, quiet
+        self.started, self.first = time.monotonic(), done
+        self.bar = None
+        if not quiet and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+            from rich.progress import Progress as Bar
+
+            rate = TextColumn("{task.fields[rate]:.0f} images/s, left")
+            text = TextColumn("{task.description}")
+            self.bar = Bar(text, BarColumn(), rate, TimeRemainingColumn(), console=Console(stderr=True))
+            self.task = self.bar.add_task("", total=epochs * steps, completed=done, rate=0.0)
+
+    def __enter__(self) -> Self:
+        if self.bar:
+            self.bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self.bar:
+            self.bar.stop()
+
+    @property
+    def rate(self) -> float:
+        """Images per second since the start."""
+        return (self.done - self.first) * self.images / max(1e-9, time.monotonic() - self.started)
+
+    def step(self, epoch: int, loss: float) -> None:
+        self.done += 1
+        if self.bar:
+            text = f"epoch {epoch + 1}/{self.epochs}  loss {loss:.3f}"
+            self.bar.update(self.task, completed=self.done, description=text, rate=self.rate)
+
+    def epoch(self, epoch: int, loss: float, scores: Sequence[Score], best: bool) -> None:
+        if self.quiet:
+            return
+        left = (self.epochs * self.steps - self.done) * self.images / max(1e-9, self.rate)
+        scale, unit = (100, " %") if scores[0].metric == "accuracy" else (1, "")
+        values = "  ".join(f"{score.name} {scale * score.score:.1f}" for score in scores)
+        line = f"epoch {epoch + 1}/{self.epochs}  loss {loss:.3f}  held-out {scores[0].metric}{unit}: {values}"
+        line += f"  {self.rate:.0f} images/s  left {duration(left)}{'  *' if best else ''}"
+        if self.bar:
+            self.bar.console.print(line, highlight=False)
+        else:
+            say(line)

@@ -1,0 +1,215 @@
+"""Recipes: one YAML file is the whole story of a run. No includes, no inheritance, no interpolation.
+
+Sections: `data`, `backbone`, `method`, `loss`, `train`. The settings of a backbone, a method or a loss are the keyword
+arguments of the class or function that its `name` stands for. An unknown key stops the run.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+
+from supple.errors import RecipeError
+from supple.text import did_you_mean
+
+T = TypeVar("T", bound=BaseModel)
+STRICT = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+LARGEST = 1_000_000  # bytes of a recipe file
+
+
+class Data(BaseModel):
+    model_config = STRICT
+    name: str  # a key of supple.data.DATASETS
+    root: str | None = None  # file or folder; looked for here, in $SUPPLE_DATA, ./data and ../shared/data
+    batch_size: int = Field(64, ge=1)
+    size: int | None = Field(None, ge=1, le=8192)  # pixels of a side; None: the images' own
+    channels: Literal[1, 3] | None = None  # None: the images' own
+    classes: int | None = Field(None, ge=2)  # how many; only needed to profile a folder that is not at hand
+    limit: int | None = Field(None, ge=1)  # use only so many training images
+    test_limit: int | None = Field(None, ge=1)  # use only so many test images
+    holdout: int | float = Field(0.1, gt=0)  # kept out of training to choose the epoch: a share, or a number of images
+    crop: int = Field(0, ge=0, le=64)  # random crop after padding by so many pixels
+    flip: bool = False  # random horizontal flip
+    policy: str | None = None  # autoaugment, randaugment, trivialaugment: image by image, slower
+    mean: tuple[float, ...] | None = None  # None: measured on the training images
+    std: tuple[float, ...] | None = None
+    max_pixels: int = Field(50_000_000, ge=1)  # larger pictures are refused before they are decoded
+    seed: int = Field(0, ge=0)  # of the splits
+
+
+class Train(BaseModel):
+    model_config = STRICT
+    epochs: int = Field(10, ge=1)
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    lr: float = Field(0.1, gt=0)
+    momentum: float = Field(0.9, ge=0, lt=1)  # sgd
+    nesterov: bool = False  # sgd
+    betas: tuple[float, float] = (0.9, 0.999)  # adam, adamw
+    weight_decay: float = Field(1e-4, ge=0)
+    schedule: Literal["constant", "cosine", "step", "plateau", "exponential"] = "cosine"
+    milestones: tuple[int, ...] = ()  # step: epochs after which the rate falls
+    gamma: float = Field(0.1, gt=0, le=1)  # step, plateau, exponential: what the rate is multiplied by
+    patience: int = Field(2, ge=1)  # plateau: epochs without a better validation loss before the rate falls
+    warmup: float = Field(0.0, ge=0)  # epochs in which the rate rises from 0
+    early_stop: int = Field(0, ge=0)  # stop after so many epochs without a better validation loss; 0: never
+    clip: float = Field(0.0, ge=0)  # largest gradient norm; 0: no clipping
+    sample: str = "every"  # which points a step trains: a key of supple.sampling.SAMPLERS
+    select: Literal["score", "loss"] = "score"  # the epoch kept: best mean score of the points, or mean loss
+    settle: tuple[str, ...] = ()  # further points to settle after training, such as width=0.35
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"  # mixed precision where the machine really has it
+    memory_format: Literal["auto", "channels_first", "channels_last"] = "auto"
+    compile: Literal["auto", "on", "off"] = "auto"  # torch.compile where a probe shows that it pays
+    threads: int = Field(0, ge=0)  # 0: as torch chooses
+    accelerator: str = "auto"  # lightning-fabric's word: cpu, cuda, mps, auto
+    devices: int = Field(1, ge=1)
+    nodes: int = Field(1, ge=1)
+    save_every_s: float = Field(300, gt=0)  # seconds between saves inside an epoch; the end of an epoch always saves
+    seed: int = Field(0, ge=0)
+
+
+class Recipe(BaseModel):
+    """A checked recipe; `backbone`, `method` and `loss` hold every setting, defaults included."""
+
+    model_config = STRICT
+    data: Data
+    backbone: dict[str, Any]
+    method: dict[str, Any]
+    loss: dict[str, Any]
+    train: Train
+
+    def resolved(self) -> dict[str, Any]:
+        """Plain JSON-able values, every default written out."""
+        document: dict[str, Any] = self.model_dump(mode="json")
+        return document
+
+    def to_yaml(self) -> str:
+        return yaml.safe_dump(self.resolved(), sort_keys=False, default_flow_style=None, width=110)
+
+
+def load_recipe(name: str | Path, changes: Iterable[str] = ()) -> Recipe:
+    """Reads a recipe file and applies changes such as `train.epochs=3`."""
+    path = find_recipe(name)
+    if path.stat().st_size > LARGEST:
+        raise RecipeError(f"{path} is larger than {LARGEST} bytes.", "A recipe is a page of YAML.")
+    try:
+        document = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{path} is no YAML: {_first_line(error)}.", "See recipes/pocket/ for examples.") from None
+    return make_recipe(document, changes, str(path))
+
+
+def make_recipe(document: Any, changes: Iterable[str] = (), where: str = "recipe") -> Recipe:
+    """Checks a recipe given as plain data."""
+    from supple.backbones import BACKBONES
+    from supple.losses import OBJECTIVES
+    from supple.methods import METHODS
+    from supple.sampling import SAMPLERS
+
+    if not isinstance(document, dict):
+        raise RecipeError(f"{where} holds no sections.", f"A recipe has: {', '.join(Recipe.model_fields)}.")
+    document = {"loss": {"name": "distill"}, "train": {}, **document}
+    for change in changes:
+        _change(document, change)
+    unknown = [key for key in document if key not in Recipe.model_fields]
+    if unknown:
+        raise RecipeError(f'{where}: unknown key "{unknown[0]}".', did_you_mean(str(unknown[0]), Recipe.model_fields))
+    for section in Recipe.model_fields:
+        if not isinstance(document.get(section), dict):
+            raise RecipeError(f'{where}: the section "{section}" is missing.', f"Add {section}: {{name: ...}}.")
+    for section, registry in (("backbone", BACKBONES), ("method", METHODS), ("loss", OBJECTIVES)):
+        document[section] = _settings(section, document[section], registry, where)
+    recipe = Recipe(
+        data=_section(Data, "data", document["data"], where),
+        train=_section(Train, "train", document["train"], where),
+        **{section: document[section] for section in ("backbone", "method", "loss")},
+    )
+    if recipe.train.sample not in SAMPLERS:
+        cure = did_you_mean(recipe.train.sample, SAMPLERS)
+        raise RecipeError(f'{where}: train.sample "{recipe.train.sample}" is unknown.', cure)
+    return recipe
+
+
+def find_recipe(name: str | Path) -> Path:
+    """The file itself, or one of the recipes that come with supple, by its name."""
+    given = Path(name)
+    if given.is_file():
+        return given
+    for root in recipe_folders():
+        for candidate in (root / given, root.parent / given):
+            for path in (candidate, candidate.with_name(candidate.name + ".yaml")):
+                if path.is_file() and path.suffix == ".yaml":
+                    return path
+    known = {str(path.relative_to(root)) for root in recipe_folders() for path in root.rglob("*.yaml")}
+    raise RecipeError(f"there is no recipe {name}.", f"{did_you_mean(str(name), known)} See supple list --recipes.")
+
+
+def recipe_folders() -> list[Path]:
+    """Where the recipes that come with supple lie: in the package, or at the root of a checkout."""
+    here = Path(__file__).parent
+    return [folder for folder in (here / "recipes", here.parents[1] / "recipes") if folder.is_dir()]
+
+
+def options(target: Callable[..., Any]) -> type[BaseModel]:
+    """The settings of a class or function: its keyword-only arguments, save those that data decide."""
+    fields: dict[str, Any] = {}
+    for name, parameter in inspect.signature(target).parameters.items():
+        if parameter.kind is parameter.KEYWORD_ONLY and name not in ("num_classes", "in_channels"):
+            required = parameter.default is parameter.empty
+            fields[name] = (parameter.annotation, ... if required else parameter.default)
+    return create_model(target.__name__, __config__=STRICT, **fields)
+
+
+def _settings(section: str, given: dict[str, Any], registry: dict[str, Any], where: str) -> dict[str, Any]:
+    given = dict(given)
+    name = given.pop("name", None)
+    if name not in registry:
+        what = f'{section} "{name}" is unknown' if name else f"{section}.name is missing"
+        raise RecipeError(f"{where}: {what}.", did_you_mean(str(name), registry))
+    return {"name": name, **_section(options(registry[name]), section, given, where).model_dump()}
+
+
+def _section(model: type[T], section: str, given: dict[str, Any], where: str) -> T:
+    for key in given:
+        if key not in model.model_fields:
+            names = [f"{section}.{name}" for name in model.model_fields]
+            raise RecipeError(f'{where}: unknown key "{section}.{key}".', did_you_mean(f"{section}.{key}", names))
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join([section, *(str(part) for part in first["loc"][:1])])
+        value = given.get(str(first["loc"][0])) if first["loc"] else given
+        cure = f"{first['msg']}." if first["type"] != "missing" else f"Add {key}."
+        raise RecipeError(f"{where}: {key} is {value!r}.", cure) from None
+
+
+def _change(document: dict[str, Any], change: str) -> None:
+    key, equals, text = change.partition("=")
+    section, dot, name = key.strip().partition(".")
+    if not (equals and dot and name):
+        raise RecipeError(f'"{change}" is no change.', "Write section.key=value, for example train.epochs=3.")
+    if section not in Recipe.model_fields:
+        raise RecipeError(f'unknown key "{key}".', did_you_mean(section, Recipe.model_fields))
+    try:
+        value = yaml.load(text, _Loader)
+    except yaml.YAMLError:
+        raise RecipeError(f'"{text}" in "{change}" is no YAML value.', "Quote it, or write a plain value.") from None
+    document[section] = {**(document.get(section) or {}), name: value}
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML that refuses a key given twice."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        doubled = [key for key in keys if keys.count(key) > 1]
+        if doubled:
+            raise yaml.YAMLError(f'the key "{doubled[0]}" is given twice')
+        return super().construct_mapping(node, deep)
+
+
+def _first_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]

@@ -1,0 +1,1 @@
+"""Running points: timing them, and the machine they are timed on."""

@@ -1,0 +1,33 @@
+"""Which points one training step runs: pure functions of the model's points and a random source."""
+
+import random
+from collections.abc import Callable, Sequence
+
+from supple.point import Point
+
+Sampler = Callable[[Sequence[Point], random.Random], list[Point]]
+
+
+def every(points: Sequence[Point], rng: random.Random) -> list[Point]:
+    """All points, every step."""
+    return list(points)
+
+
+def sandwich(points: Sequence[Point], rng: random.Random, middle: int = 2) -> list[Point]:
+    """The smallest, the largest, and `middle` random ones between (the sandwich rule, Yu & Huang 2019)."""
+    between = list(points[1:-1])
+    chosen = set(rng.sample(between, min(middle, len(between)))) | {points[0], points[-1]}
+    return [point for point in points if point in chosen]
+
+
+def one(points: Sequence[Point], rng: random.Random) -> list[Point]:
+    """One random point."""
+    return [rng.choice(list(points))]
+
+
+def full(points: Sequence[Point], rng: random.Random) -> list[Point]:
+    """The full model alone: ordinary training."""
+    return [points[-1]]
+
+
+SAMPLERS: dict[str, Sampler] = {"every": every, "sandwich": sandwich, "one": one, "full": full}

@@ -1,0 +1,182 @@
+"""Where a training stands: what is saved so that a killed run goes on as if nothing had happened."""
+
+import fcntl
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from lightning_fabric import Fabric
+from torch import Tensor
+
+from supple import checkpoint
+from supple.checkpoint import METRICS, RECIPE, STATE, read_json, read_tensors, sha256, write
+from supple.errors import CheckpointError, RecipeError, SaveError
+from supple.evaluate import METRICS as MEASURES
+from supple.losses import point_losses
+from supple.model import FlexibleModel, Output
+from supple.recipe import Recipe, make_recipe
+
+BEST = f"{STATE}/best.safetensors"
+KEPT_STATES = 2
+
+
+@dataclass
+class Standing:
+    """Everything but the tensors."""
+
+    epoch: int = 0
+    step: int = 0  # inside the epoch
+    seconds: float = 0.0
+    best: float | None = None  # the selected epoch's merit, more is better
+    best_epoch: int = 0
+    history: list[float] = field(default_factory=list)  # validation loss of every epoch
+    sums: dict[str, list[float]] = field(default_factory=dict)  # of the epoch under way: loss, score, samples
+    joint: list[float] = field(default_factory=lambda: [0.0, 0.0])  # joint loss and steps of the epoch under way
+
+    def tally(self, outputs: Sequence[Output], y: Tensor, loss: float) -> None:
+        """Adds one step to the figures of the epoch under way."""
+        self.step += 1
+        self.joint = [self.joint[0] + loss, self.joint[1] + 1]
+        with torch.no_grad():
+            losses = point_losses(outputs, y)
+            for output in outputs:
+                right = MEASURES["accuracy"].each(output.logits, y).sum()
+                old = self.sums.get(str(output.point), [0.0, 0.0, 0.0])
+                new = (losses[output.point].item() * len(y), right.item(), len(y))
+                self.sums[str(output.point)] = [a + b for a, b in zip(old, new)]
+
+    def next_epoch(self) -> None:
+        self.epoch, self.step = self.epoch + 1, 0
+        self.sums, self.joint = {}, [0.0, 0.0]
+
+
+@contextmanager
+def claim(folder: Path) -> Iterator[None]:
+    """Holds a run folder for one training at a time."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / ".lock").open("w")
+    except OSError as error:
+        raise SaveError(f"{folder} cannot be written: {error.strerror}.", "Choose another folder with --out.") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            cure = "Wait for it, or choose another folder with --out."
+            raise CheckpointError(f"another training is at work in {folder}.", cure) from None
+        yield
+        (folder / ".lock").unlink(missing_ok=True)
+
+
+def begin(folder: Path, recipe: Recipe | None, resume: bool) -> Recipe | None:
+    """The recipe to train in this folder: the saved one when a training goes on; None if it has finished."""
+    saved = folder / RECIPE
+    finished = (folder / checkpoint.MANIFEST).is_file() and not (folder / STATE).is_dir()
+    if not resume and (saved.is_file() or finished):
+        cure = f"Go on with it: supple train {folder} --resume. Or choose another folder with --out."
+        raise CheckpointError(f"{folder} already holds a {'finished run' if finished else 'training'}.", cure)
+    if finished:
+        return None
+    if not saved.is_file():
+        if recipe is None:
+            raise CheckpointError(f"{folder} holds no training to resume.", "Give a recipe: supple train RECIPE.")
+        return recipe
+    started = make_recipe(yaml.safe_load(saved.read_text()), where=str(saved))
+    for section, values in (recipe.resolved() if recipe else {}).items():
+        for key, value in values.items():
+            before = started.resolved()[section].get(key)
+            if value != before and value not in ("auto", 0):
+                cure = f"Resume without the change, or start a new run with --out (not {folder})."
+                raise RecipeError(f"this training was started with {section}.{key}={before}, not {value}.", cure)
+    return started
+
+
+def weights(model: FlexibleModel) -> dict[str, Tensor]:
+    return {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
+
+
+def save(
+    fabric: Fabric, folder: Path, model: FlexibleModel, optimizer: torch.optim.Optimizer, standing: Standing
+) -> None:
+    """Saves a state beside the older ones and then drops all but the newest two."""
+    if not fabric.is_global_zero:
+        return
+    path = folder / STATE / f"epoch-{standing.epoch:05d}-step-{standing.step:07d}.safetensors"
+    tensors = {f"model.{name}": value for name, value in weights(model).items()}
+    write(path, tensors | _optimizer_tensors(optimizer))
+    # The JSON file is what makes the state count: it is written last and holds the other's digest.
+    write(path.with_suffix(".json"), json.dumps({"sha256": sha256(path), **asdict(standing)}))
+    for old in _states(folder)[KEPT_STATES:]:
+        old.unlink(missing_ok=True)
+        old.with_suffix(".safetensors").unlink(missing_ok=True)
+
+
+def newest_state(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
+    """Facts and tensors of the newest valid state. States that were cut off while being written do not count."""
+    for path in _states(folder):
+        tensors = path.with_suffix(".safetensors")
+        try:
+            facts = read_json(path)
+            if tensors.is_file() and sha256(tensors) == facts.pop("sha256", None):
+                return facts, read_tensors(tensors)
+        except CheckpointError:
+            continue
+    return None
+
+
+def restore(folder: Path, model: FlexibleModel, optimizer: torch.optim.Optimizer) -> Standing:
+    """Fills model and optimizer from the newest valid state; a fresh standing if there is none."""
+    found = newest_state(folder)
+    standing = Standing()
+    if found is not None:
+        facts, tensors = found
+        standing = Standing(**facts)
+        own = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
+        checkpoint.fill(model, own, folder / STATE)
+        document = optimizer.state_dict()
+        document["state"] = {}
+        for name, value in tensors.items():
+            if name.startswith("optimizer."):
+                _, index, key = name.split(".", 2)
+                document["state"].setdefault(int(index), {})[key] = value
+        optimizer.load_state_dict(document)
+    _cut_metrics(folder, standing.epoch)
+    return standing
+
+
+def add_metrics(folder: Path, line: dict[str, Any]) -> None:
+    """Appends one line to metrics.jsonl."""
+    path = folder / METRICS
+    try:
+        with path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+    except OSError as error:
+        raise SaveError(f"{path} could not be written: {error.strerror}.", "Make room, then resume.") from error
+
+
+def _cut_metrics(folder: Path, epochs: int) -> None:
+    """Drops the lines of epochs that will be run again."""
+    path = folder / METRICS
+    if path.is_file():
+        lines = path.read_text().splitlines(keepends=True)
+        if len(lines) != epochs or not all(line.endswith("\n") for line in lines):
+            write(path, "".join(lines[:epochs]))
+
+
+def _states(folder: Path) -> list[Path]:
+    return sorted((folder / STATE).glob("epoch-*.json"), reverse=True)
+
+
+def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The state of an optimizer as named tensors; torch's optimizers here keep nothing else."""
+    return {
+        f"optimizer.{index}.{name}": value.detach().cpu().contiguous()
+        for index, entry in optimizer.state_dict()["state"].items()
+        for name, value in entry.items()
+        if isinstance(value, Tensor)
+    }

@@ -1,0 +1,60 @@
+"""Words and tables: the one table style, numbers with units, and guesses at what was meant."""
+
+import difflib
+import sys
+from collections.abc import Iterable, Sequence
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[int] = (0,)) -> str:
+    """Plain aligned columns, numbers to the right; the columns in `left` to the left."""
+    lines = [list(header), *(list(row) for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if i in left else cell.rjust(width) for i, (cell, width) in enumerate(zip(line, widths))
+        ).rstrip()
+        for line in lines
+    )
+
+
+def millions(count: float | None, digits: int = 1) -> str:
+    return "-" if count is None else f"{count / 1e6:.{digits}f}"
+
+
+def quantity(count: float | None) -> str:
+    """A count for people: 433 876 -> `434 k`, 4 900 000 -> `4.90 M`."""
+    if count is None:
+        return "-"
+    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(count) >= limit:
+            return f"{count / limit:.3g} {unit}"
+    return f"{count:g}"
+
+
+def size(count: int) -> str:
+    """Bytes for people."""
+    value = float(count)
+    for unit in ("B", "kB", "MB"):
+        if value < 1000:
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.3g} GB"
+
+
+def duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, seconds = divmod(round(seconds), 60)
+    return f"{minutes} min {seconds:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def did_you_mean(word: str, options: Iterable[str]) -> str:
+    """`Did you mean "epochs"?`, or the list of what there is."""
+    options = sorted(options)
+    close = difflib.get_close_matches(word, options, n=1, cutoff=0.6)
+    return f'Did you mean "{close[0]}"?' if close else f"Possible: {', '.join(options)}."
+
+
+def say(message: str) -> None:
+    """A remark for the person, not for the pipe."""
+    print(message, file=sys.stderr, flush=True)

@@ -1,0 +1,236 @@
+"""The one training loop. Every random choice is a function of (seed, epoch, step), so that a resumed run is bit-equal.
+
+Lightning Fabric carries it to other devices, precisions and nodes.
+"""
+
+import random
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor
+
+from supple import checkpoint
+from supple.assemble import fresh_model, load_data
+from supple.cost import profile
+from supple.data import Splits
+from supple.errors import TrainError
+from supple.evaluate import evaluate, mean_loss, mean_score
+from supple.interrupt import Interrupted, Patience
+from supple.ladder import Ladder
+from supple.losses import OBJECTIVES, Objective, point_losses
+from supple.model import FlexibleModel, Output
+from supple.point import Point
+from supple.probe import choose, compile_regions
+from supple.progress import Progress
+from supple.recipe import Recipe, Train
+from supple.sampling import SAMPLERS
+from supple.schedule import learning_rate, should_stop
+from supple.standing import BEST, Standing, add_metrics, begin, claim, newest_state, restore, save, weights
+from supple.text import say
+
+OPTIMIZERS: dict[str, Callable[[Any, Train], torch.optim.Optimizer]] = {
+    "sgd": lambda p, t: torch.optim.SGD(p, t.lr, t.momentum, nesterov=t.nesterov, weight_decay=t.weight_decay),
+    "adam": lambda p, t: torch.optim.Adam(p, t.lr, t.betas, weight_decay=t.weight_decay),
+    "adamw": lambda p, t: torch.optim.AdamW(p, t.lr, t.betas, weight_decay=t.weight_decay),
+}
+PRECISIONS: dict[str, Any] = {"auto": "32-true", "fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
+
+
+def train(recipe: Recipe | None, folder: str | Path, *, resume: bool = False, quiet: bool = False) -> Path:
+    """Trains a recipe into a run folder and returns it. With `resume`, goes on from the newest valid state there."""
+    folder = Path(folder)
+    with claim(folder):
+        started = begin(folder, recipe, resume)
+        if started is None:
+            return folder  # finished before
+        recipe = started
+        fabric = make_fabric(recipe.train)
+        splits = load_data(recipe)
+        model = fresh_model(recipe, splits)
+        settings = {key: value for key, value in recipe.loss.items() if key != "name"}
+        objective = OBJECTIVES[recipe.loss["name"]](model.points, **settings)
+        if not (folder / checkpoint.RECIPE).is_file():
+            recipe = choose(recipe, model, splits.train, objective, fabric.device, quiet)
+            checkpoint.write(folder / checkpoint.RECIPE, recipe.to_yaml())
+        standing = fit(fabric, recipe, folder, model, splits, objective, quiet)
+        finish(recipe, folder, splits, standing, quiet)
+    return folder
+
+
+def make_fabric(settings: Train) -> Fabric:
+    many = settings.devices * settings.nodes > 1
+    fabric = Fabric(
+        accelerator=settings.accelerator,
+        devices=settings.devices,
+        num_nodes=settings.nodes,
+        strategy="ddp_find_unused_parameters_true" if many else "auto",
+        precision=PRECISIONS[settings.precision],
+    )
+    if many:
+        fabric.launch()
+    return fabric
+
+
+def fit(
+    fabric: Fabric,
+    recipe: Recipe,
+    folder: Path,
+    model: FlexibleModel,
+    splits: Splits,
+    objective: Objective,
+    quiet: bool,
+) -> Standing:
+    """The epochs: from the newest state in the folder, if there is one, to the last."""
+    settings, sample = recipe.train, SAMPLERS[recipe.train.sample]
+    torch.set_num_threads(settings.threads)
+    channels_last = settings.memory_format == "channels_last"
+    if channels_last:
+        model.to(memory_format=torch.channels_last)
+    optimizer = OPTIMIZERS[settings.optimizer](model.parameters(), settings)
+    if settings.compile == "on":
+        compile_regions(model)
+    wrapped, optimizer = fabric.setup(model, optimizer)
+    standing = restore(folder, model, optimizer)
+    batch = recipe.data.batch_size * fabric.world_size
+    steps = max(1, len(splits.train) // batch)
+    saved = time.monotonic()
+    with (
+        Patience() as patience,
+        Progress(settings.epochs, steps, batch, standing.epoch * steps + standing.step, quiet) as progress,
+    ):
+        while standing.epoch < settings.epochs and not should_stop(standing.history, settings.early_stop):
+            order = torch.randperm(len(splits.train), generator=_generator(settings.seed, standing.epoch))
+            model.train()
+            began = time.monotonic()
+            for step in range(standing.step, steps):
+                rng = _generator(settings.seed, standing.epoch, step)
+                torch.manual_seed(rng.initial_seed())  # dropout and the like
+                indices = order[step * batch : (step + 1) * batch][fabric.global_rank :: fabric.world_size]
+                x, y = fabric.to_device(splits.train.batch(indices, rng))
+                if channels_last:
+                    x = x.contiguous(memory_format=torch.channels_last)
+                rate = learning_rate(settings, standing.epoch + step / steps, standing.history)
+                for group in optimizer.param_groups:
+                    group["lr"] = rate
+
+                outputs = wrapped(x, sample(model.points, random.Random(rng.initial_seed())))
+                loss = objective(outputs, y) + model.penalty(outputs)
+                value = loss.item()
+                if value != value or abs(value) == float("inf"):
+                    raise broken(standing, outputs, y, folder)
+                optimizer.zero_grad()
+                fabric.backward(loss)
+                if settings.clip:
+                    fabric.clip_gradients(wrapped, optimizer, max_norm=settings.clip)
+                optimizer.step()
+
+                standing.tally(outputs, y, value)
+                progress.step(standing.epoch, value)
+                if patience.ended or time.monotonic() - saved > settings.save_every_s:
+                    standing.seconds += time.monotonic() - began
+                    save(fabric, folder, model, optimizer, standing)
+                    saved = began = time.monotonic()
+                if patience.ended:
+                    raise Interrupted(folder)
+            standing.seconds += time.monotonic() - began
+            end_epoch(fabric, recipe, folder, model, splits, standing, progress, steps)
+            save(fabric, folder, model, optimizer, standing)
+            saved = time.monotonic()
+    return standing
+
+
+def broken(standing: Standing, outputs: tuple[Output, ...], y: Tensor, folder: Path) -> TrainError:
+    """Says which point's loss is no number; the last good state stays."""
+    bad = [str(point) for point, loss in point_losses(outputs, y).items() if not loss.isfinite()]
+    where = f"epoch {standing.epoch + 1}, step {standing.step + 1}"
+    state = "The last good state is kept" if newest_state(folder) else "No state was saved yet"
+    who = f"point {', '.join(bad)}" if bad else "in the distillation or the penalty"
+    return TrainError(
+        f"the loss is not a finite number at {where} ({who}).",
+        f"{state} in {folder}. Lower train.lr, add train.warmup or train.clip, and start a new run.",
+    )
+
+
+def end_epoch(
+    fabric: Fabric,
+    recipe: Recipe,
+    folder: Path,
+    model: FlexibleModel,
+    splits: Splits,
+    standing: Standing,
+    progress: Progress,
+    steps: int,
+) -> None:
+    """Validates, keeps the weights if they are the best so far, and writes a line of metrics."""
+    with torch.compiler.set_stance("force_eager"):
+        scores = evaluate(
+            model,
+            splits.val,
+            model.points,
+            batch_size=max(256, recipe.data.batch_size),
+            channels_last=recipe.train.memory_format == "channels_last",
+        )
+    merit = mean_score(scores) if recipe.train.select == "score" else -mean_loss(scores)
+    best = standing.best is None or merit > standing.best
+    standing.history.append(mean_loss(scores))
+    line: dict[str, Any] = {
+        "epoch": standing.epoch + 1,
+        "step": (standing.epoch + 1) * steps,
+        "lr": learning_rate(recipe.train, standing.epoch, standing.history[:-1]),
+        "seconds": round(standing.seconds, 3),
+        "images_per_s": round(progress.rate, 1),
+        "loss": standing.joint[0] / standing.joint[1],
+        "metric": scores[0].metric,
+        "higher_is_better": scores[0].higher_is_better,
+        "train": {point: {"loss": s[0] / s[2], "score": s[1] / s[2]} for point, s in standing.sums.items()},
+        "val": {score.name: {"loss": score.loss, "score": score.score} for score in scores},
+        "selected": best,
+    }
+    if best:
+        standing.best, standing.best_epoch = merit, standing.epoch + 1
+    if fabric.is_global_zero:
+        if best:
+            checkpoint.write(folder / BEST, weights(model))
+        add_metrics(folder, line)
+    progress.epoch(standing.epoch, line["loss"], scores, best)
+    standing.next_epoch()
+
+
+def finish(recipe: Recipe, folder: Path, splits: Splits, standing: Standing, quiet: bool) -> None:
+    """Takes the best epoch's weights, settles, scores the test images, and writes the run folder."""
+    model = fresh_model(recipe, splits)
+    checkpoint.fill(model, checkpoint.read_tensors(folder / BEST), folder / BEST)
+    settle(model, splits, [Point.parse(text) for text in recipe.train.settle], recipe.train.seed)
+    facts = {"seconds": round(standing.seconds, 1), "epoch": standing.best_epoch, "epochs": standing.epoch}
+    score_and_save(recipe, folder, model, splits, facts)
+    shutil.rmtree(folder / checkpoint.STATE, ignore_errors=True)
+    if not quiet:
+        say(f"{folder}: epoch {standing.best_epoch} of {standing.epoch} kept; scores on {len(splits.test)} test images")
+
+
+def settle(model: FlexibleModel, splits: Splits, points: list[Point], seed: int) -> None:
+    """Settles a model on up to 4,096 training images, not augmented."""
+    order = torch.randperm(len(splits.train), generator=_generator(seed, -1))[:4096]
+    model.settle((splits.train.batch(indices) for indices in torch.split(order, 256) if len(indices) > 1), points)
+
+
+def score_and_save(recipe: Recipe, folder: Path, model: FlexibleModel, splits: Splits, facts: dict[str, Any]) -> None:
+    """Scores every point on the test images and writes weights, manifest, ladder and report."""
+    from supple.report import write_report
+
+    ladder = Ladder(profile(model))
+    for score in evaluate(model, splits.test):
+        ladder.update(score.name, **score.facts())
+    checkpoint.save(folder, model, recipe, {key: facts[key] for key in ("seconds", "epoch", "epochs") if key in facts})
+    checkpoint.save_ladder(folder, ladder)
+    write_report(folder)
+
+
+def _generator(*parts: int) -> torch.Generator:
+    """A random source that depends on these numbers alone."""
+    return torch.Generator().manual_seed(random.Random("/".join(map(str, parts))).getrandbits(62))
