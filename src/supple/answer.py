@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from supple.cost import profile
 from supple.data.decode import SUFFIXES
 from supple.errors import DataError
 from supple.ladder import Ladder
@@ -56,7 +57,7 @@ def classify(
     budget_macs: float | None = None,
 ) -> Iterator[Answer | DataError]:
     """One answer per file, in order; a file that cannot be read gives its error instead."""
-    ladder, key = model.ladder, {}
+    ladder, key = model.ladder if len(model.ladder) else Ladder(profile(model)), {}
     if deadline_ms is not None:
         key = {"machine": machine(), "batch": 1, "threads": torch.get_num_threads()}
         ladder = timed_here(model, key)
@@ -79,7 +80,8 @@ def classify(
 
 def timed_here(model: FlexibleModel, key: dict[str, Any]) -> Ladder:
     """The model's ladder with times of this machine; measured now, briefly, if `supple bench` has not run here."""
-    if len(model.ladder.where(**key)):
+    timed = {row.point for row in model.ladder.where(**key)}
+    if timed.issuperset(map(str, model.points)):
         return model.ladder
     ladder = Ladder(model.ladder)
     for name, times in time_points(model, list(model.points), rounds=15, seconds=3).items():

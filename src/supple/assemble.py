@@ -4,7 +4,7 @@ import torch
 
 from supple import data
 from supple.data import Splits
-from supple.errors import RecipeError
+from supple.errors import RecipeError, SuppleError
 from supple.methods import build
 from supple.model import FlexibleModel
 from supple.recipe import Recipe
@@ -34,10 +34,10 @@ def skeleton(recipe: Recipe) -> FlexibleModel:
     if classes is None or shape is None:
         try:
             train = load_data(recipe).train
-        except Exception as error:
+        except SuppleError as error:
             cure = "Set data.classes and data.size, or put the data where data.root says."
             raise RecipeError(
-                f"the recipe does not say how many classes and pixels there are ({error}).", cure
+                f"the recipe does not say how many classes and pixels there are, nor do the data: {error.cause}", cure
             ) from None
         classes, shape = len(train.classes), train.shape
     elif wanted.name in FACTS:

@@ -8,6 +8,8 @@ import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -31,8 +33,18 @@ METRICS, RECIPE, STATE = "metrics.jsonl", "recipe.yaml", "state"
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-def write(path: Path, content: bytes | str | dict[str, Tensor]) -> None:
-    """Writes a file whole or not at all: temporary file, sync, rename. Tensors are written as safetensors."""
+Content = bytes | str | dict[str, Tensor]  # tensors are written as safetensors
+
+
+def write(path: Path, content: Content) -> None:
+    """Writes a file whole or not at all: temporary file, sync, rename."""
+    with _staged(path, content) as temporary:
+        temporary.replace(path)
+
+
+@contextmanager
+def _staged(path: Path, content: Content) -> Iterator[Path]:
+    """The content in a synced temporary file beside `path`, to be renamed by the caller, or else removed."""
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -46,14 +58,15 @@ def write(path: Path, content: bytes | str | dict[str, Tensor]) -> None:
                 file.flush()
             os.fsync(file.fileno())
         temporary.chmod(0o644)
-        temporary.replace(path)
+        yield temporary
         _sync_folder(path.parent)
     except (OSError, SafetensorError) as error:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         cure = "Make room or choose another folder; what was there before is untouched."
         raise SaveError(f"{path} could not be written: {reason}.", cure) from error
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -99,8 +112,8 @@ def _what_a_run_is(folder: Path) -> str:
 
 
 def save(folder: Path, model: FlexibleModel, recipe: Recipe, facts: dict[str, Any] | None = None) -> None:
-    """Writes the weights and then the manifest that vouches for them."""
-    write(folder / WEIGHTS, {name: value.contiguous() for name, value in model.state_dict().items()})
+    """Writes the weights and the manifest that vouches for them; neither is in place before both are on the disk."""
+    tensors = {name: value.contiguous() for name, value in model.state_dict().items()}
     manifest = {
         "format": FORMAT,
         "recipe": recipe.resolved(),
@@ -109,11 +122,14 @@ def save(folder: Path, model: FlexibleModel, recipe: Recipe, facts: dict[str, An
         "preprocess": model.preprocess.to_json() if model.preprocess is not None else None,
         "points": [str(point) for point in model.points],
         "settled": [str(point) for point in model.settled],
-        "files": {WEIGHTS: sha256(folder / WEIGHTS)},
         "versions": versions(),
         **(facts or {}),
     }
-    write(folder / MANIFEST, json.dumps(manifest, indent=1))
+    with _staged(folder / WEIGHTS, tensors) as weights:
+        manifest["files"] = {WEIGHTS: sha256(weights)}
+        with _staged(folder / MANIFEST, json.dumps(manifest, indent=1)) as about:
+            weights.replace(folder / WEIGHTS)
+            about.replace(folder / MANIFEST)
 
 
 def load(folder: str | Path) -> FlexibleModel:
@@ -134,7 +150,7 @@ def load(folder: str | Path) -> FlexibleModel:
         model.admit(Point.parse(text) for text in manifest["settled"])
         model.classes = classes
         model.preprocess = Preprocess.from_json(manifest["preprocess"]) if manifest["preprocess"] else None
-    except (KeyError, TypeError) as error:
+    except (LookupError, TypeError) as error:
         raise CheckpointError(f"{folder / MANIFEST} is incomplete: {error}.", "Restore it, or train again.") from None
     fill(model, tensors, folder / WEIGHTS)
     model.ladder = load_ladder(folder)
@@ -176,8 +192,12 @@ def load_ladder(folder: Path) -> Ladder:
     """The measured ladder; empty if there is none, or if it was measured on other weights."""
     if not (folder / LADDER).is_file():
         return Ladder()
-    document = read_json(folder / LADDER)
-    ladder = Ladder.from_json(document)
+    try:
+        document = read_json(folder / LADDER)
+        ladder = Ladder.from_json(document)
+    except CheckpointError as error:
+        cause = error.cause if str(folder / LADDER) in error.cause else f"{folder / LADDER}: {error.cause}"
+        raise CheckpointError(cause, f"Delete it and measure again: supple evaluate {folder}.") from None
     vouched = read_json(folder / MANIFEST)["files"].get(WEIGHTS) if (folder / MANIFEST).is_file() else None
     return ladder if vouched is None or document.get("weights") == vouched else Ladder()
 

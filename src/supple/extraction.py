@@ -1,6 +1,8 @@
 """One point of a run as an ordinary network on disk, usable without supple."""
 
+import io
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ from torch import nn
 
 from supple import checkpoint
 from supple.cost import count_macs, count_params
-from supple.errors import CheckpointError, SaveError
+from supple.errors import CheckpointError
 from supple.point import Point
 
 TOLERANCE = 1e-5
@@ -43,21 +45,27 @@ def extract_to(run: Path, point: Point, out: Path, deploy: bool = False) -> dict
         "input_shape": list(model.input_shape),
         "preprocess": model.preprocess.to_json() if model.preprocess is not None else None,
     }
-    checkpoint.write(out / checkpoint.WEIGHTS, {k: v.contiguous() for k, v in network.state_dict().items()})
-    _export(network, x, out / "model.pt2")
-    files = {name: checkpoint.sha256(out / name) for name in (checkpoint.WEIGHTS, "model.pt2")}
-    checkpoint.write(out / checkpoint.MANIFEST, json.dumps({**facts, "files": files}, indent=1))
+    contents: dict[str, checkpoint.Content] = {
+        "model.pt2": _exported(network, x),
+        checkpoint.WEIGHTS: {name: value.contiguous() for name, value in network.state_dict().items()},
+    }
+    try:
+        for name, content in contents.items():
+            checkpoint.write(out / name, content)
+        files = {name: checkpoint.sha256(out / name) for name in contents}
+        checkpoint.write(out / checkpoint.MANIFEST, json.dumps({**facts, "files": files}, indent=1))
+    except BaseException:
+        for name in contents:  # the folder was empty: leave it so, and the command can be given again
+            (out / name).unlink(missing_ok=True)
+        raise
     return facts
 
 
-def _export(network: nn.Module, x: torch.Tensor, path: Path) -> None:
+def _exported(network: nn.Module, x: torch.Tensor) -> bytes:
+    """What `torch.export.load` reads. Made in memory, since torch ends the whole process when a disk is full."""
     program = torch.export.export(network, (x,), dynamic_shapes=({0: torch.export.Dim("batch", min=1)},))
-    temporary = path.with_name(f".{path.name}")
-    try:
-        torch.export.save(program, temporary)
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise SaveError(
-            f"{path} could not be written: {error.strerror}.", "Make room, or choose another --out."
-        ) from error
+    buffer = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "No complete tensor found")  # said of channels_last weights, which arrive well
+        torch.export.save(program, buffer)
+    return buffer.getvalue()

@@ -134,16 +134,23 @@ class Ladder:
         return Point.parse(max(fits, key=merit).point)
 
     def cheapest(self) -> Point:
-        return Point.parse(next(row.point for row in self.rows if _is_point(row.point)))
+        for row in self:
+            if _is_point(row.point):
+                return Point.parse(row.point)
+        raise PointError("this ladder has no points.", "Measure them first: supple evaluate RUN.")
 
     def to_json(self) -> dict[str, Any]:
         return {"points": [row.to_json() for row in self]}
 
     @classmethod
     def from_json(cls, document: Any) -> "Ladder":
-        names = {field.name for field in dataclasses.fields(Row)}
+        kinds = {field.name: field.type for field in dataclasses.fields(Row)}
         try:
-            return cls(Row(**{k: v for k, v in row.items() if k in names}) for row in document["points"])
+            rows = [Row(**{k: v for k, v in row.items() if k in kinds}) for row in document["points"]]
+            for name, value in (pair for row in rows for pair in vars(row).items()):
+                if not _fits(value, kinds[name]):
+                    raise TypeError(f"{name} is {value!r}")
+            return cls(rows)
         except (TypeError, KeyError, AttributeError) as error:
             raise CheckpointError(f"this is no ladder ({error}).", "Measure it again: supple evaluate RUN.") from None
 
@@ -182,6 +189,12 @@ def _is_point(text: str) -> bool:
     except PointError:
         return False
     return True
+
+
+def _fits(value: object, kind: Any) -> bool:
+    """Whether a value read from JSON may stand in a field of this type: any number where a number belongs."""
+    numeric = isinstance(0, kind) or isinstance(0.0, kind)
+    return isinstance(value, kind) or (numeric and isinstance(value, (int, float)))
 
 
 def _within(value: float | None, limit: float | None) -> bool:

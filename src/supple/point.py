@@ -59,7 +59,7 @@ class Point(_Fields):
 
     @classmethod
     def parse(cls, text: str) -> "Point":
-        """Reads what `str` writes. `full`, `width=1` and the empty field list are the same point."""
+        """Reads what `str` writes. `full`, `width=1` and `width=1.0` are the same point."""
         if text.strip() == "full":
             return cls()
         values: dict[str, int | float | tuple[int, ...]] = {}

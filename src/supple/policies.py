@@ -22,10 +22,9 @@ def choose_point(
     if deadline_ms is None and budget_macs is None:
         return FULL, "full"
     reason = "deadline" if deadline_ms is not None else "budget"
-    limits = {"ms": deadline_ms, "macs": budget_macs}
     rows = ladder.where(**key)
     try:
-        return rows.best_under(**limits), reason
+        return ladder.best_under(ms=deadline_ms, macs=budget_macs, **key), reason
     except PointError:
         if deadline_ms is not None and not any(row.p95_ms for row in rows):
             raise

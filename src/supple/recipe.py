@@ -5,6 +5,7 @@ arguments of the class or function that its `name` stands for. An unknown key st
 """
 
 import inspect
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -95,8 +96,8 @@ def load_recipe(name: str | Path, changes: Iterable[str] = ()) -> Recipe:
     if path.stat().st_size > LARGEST:
         raise RecipeError(f"{path} is larger than {LARGEST} bytes.", "A recipe is a page of YAML.")
     try:
-        document = yaml.load(path.read_text(encoding="utf-8"), _Loader)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        document = _parse(path.read_text(encoding="utf-8"))
+    except ValueError as error:
         raise RecipeError(f"{path} is no YAML: {_first_line(error)}.", "See recipes/pocket/ for examples.") from None
     return make_recipe(document, changes, str(path))
 
@@ -104,6 +105,7 @@ def load_recipe(name: str | Path, changes: Iterable[str] = ()) -> Recipe:
 def make_recipe(document: Any, changes: Iterable[str] = (), where: str = "recipe") -> Recipe:
     """Checks a recipe given as plain data."""
     from supple.backbones import BACKBONES
+    from supple.data import DATASETS
     from supple.losses import OBJECTIVES
     from supple.methods import METHODS
     from supple.sampling import SAMPLERS
@@ -126,9 +128,12 @@ def make_recipe(document: Any, changes: Iterable[str] = (), where: str = "recipe
         train=_section(Train, "train", document["train"], where),
         **{section: document[section] for section in ("backbone", "method", "loss")},
     )
-    if recipe.train.sample not in SAMPLERS:
-        cure = did_you_mean(recipe.train.sample, SAMPLERS)
-        raise RecipeError(f'{where}: train.sample "{recipe.train.sample}" is unknown.', cure)
+    for key, name, known in (
+        ("data.name", recipe.data.name, list(DATASETS)),
+        ("train.sample", recipe.train.sample, list(SAMPLERS)),
+    ):
+        if name not in known:
+            raise RecipeError(f'{where}: {key} "{name}" is unknown.', did_you_mean(name, known))
     return recipe
 
 
@@ -139,7 +144,7 @@ def find_recipe(name: str | Path) -> Path:
         return given
     for root in recipe_folders():
         for candidate in (root / given, root.parent / given):
-            for path in (candidate, candidate.with_name(candidate.name + ".yaml")):
+            for path in (candidate, candidate.parent / f"{candidate.name}.yaml"):
                 if path.is_file() and path.suffix == ".yaml":
                     return path
     known = {str(path.relative_to(root)) for root in recipe_folders() for path in root.rglob("*.yaml")}
@@ -165,7 +170,7 @@ def options(target: Callable[..., Any]) -> type[BaseModel]:
 def _settings(section: str, given: dict[str, Any], registry: dict[str, Any], where: str) -> dict[str, Any]:
     given = dict(given)
     name = given.pop("name", None)
-    if name not in registry:
+    if not isinstance(name, str) or name not in registry:
         what = f'{section} "{name}" is unknown' if name else f"{section}.name is missing"
         raise RecipeError(f"{where}: {what}.", did_you_mean(str(name), registry))
     return {"name": name, **_section(options(registry[name]), section, given, where).model_dump()}
@@ -182,7 +187,8 @@ def _section(model: type[T], section: str, given: dict[str, Any], where: str) ->
         first = error.errors()[0]
         key = ".".join([section, *(str(part) for part in first["loc"][:1])])
         value = given.get(str(first["loc"][0])) if first["loc"] else given
-        cure = f"{first['msg']}." if first["type"] != "missing" else f"Add {key}."
+        absent = first["type"] == "missing" and len(first["loc"]) == 1
+        cure = f"Add {key}." if absent else f"{first['msg']}."
         raise RecipeError(f"{where}: {key} is {value!r}.", cure) from None
 
 
@@ -194,14 +200,25 @@ def _change(document: dict[str, Any], change: str) -> None:
     if section not in Recipe.model_fields:
         raise RecipeError(f'unknown key "{key}".', did_you_mean(section, Recipe.model_fields))
     try:
-        value = yaml.load(text, _Loader)
-    except yaml.YAMLError:
+        value = _parse(text)
+    except ValueError:
         raise RecipeError(f'"{text}" in "{change}" is no YAML value.', "Quote it, or write a plain value.") from None
-    document[section] = {**(document.get(section) or {}), name: value}
+    given = document.get(section) or {}
+    if isinstance(given, dict):  # what is no section is named when the sections are checked
+        document[section] = {**given, name: value}
+
+
+def _parse(text: str) -> Any:
+    try:
+        return yaml.load(text, _Loader)
+    except Exception as error:  # bad text makes PyYAML raise errors of many kinds, not only its own
+        raise ValueError(str(error)) from None
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML that refuses a key given twice."""
+    """YAML in which `off`, `1:30`, `010` and dates are words (a field of numbers reads 010 as ten), and which refuses
+    a key given twice.
+    """
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
@@ -209,6 +226,16 @@ class _Loader(yaml.SafeLoader):
         if doubled:
             raise yaml.YAMLError(f'the key "{doubled[0]}" is given twice')
         return super().construct_mapping(node, deep)
+
+
+_Loader.yaml_implicit_resolvers = {}
+for _tag, _pattern, _first in (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?(0|[1-9][0-9]*)", list("-+0123456789")),
+    ("float", r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+][0-9]+)?|[-+]?\.inf|\.nan", list("-+.0123456789")),
+):
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^({_pattern})$"), _first)
 
 
 def _first_line(error: Exception) -> str:

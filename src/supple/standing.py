@@ -23,6 +23,7 @@ from supple.recipe import Recipe, make_recipe
 
 BEST = f"{STATE}/best.safetensors"
 KEPT_STATES = 2
+CHOSEN = (("threads", 0), ("precision", "auto"), ("memory_format", "auto"), ("compile", "auto"))  # see probe.py
 
 
 @dataclass
@@ -69,8 +70,10 @@ def claim(folder: Path) -> Iterator[None]:
         except OSError:
             cure = "Wait for it, or choose another folder with --out."
             raise CheckpointError(f"another training is at work in {folder}.", cure) from None
-        yield
-        (folder / ".lock").unlink(missing_ok=True)
+        try:
+            yield
+        finally:
+            (folder / ".lock").unlink(missing_ok=True)
 
 
 def begin(folder: Path, recipe: Recipe | None, resume: bool) -> Recipe | None:
@@ -90,7 +93,7 @@ def begin(folder: Path, recipe: Recipe | None, resume: bool) -> Recipe | None:
     for section, values in (recipe.resolved() if recipe else {}).items():
         for key, value in values.items():
             before = started.resolved()[section].get(key)
-            if value != before and value not in ("auto", 0):
+            if value != before and (key, value) not in CHOSEN:
                 cure = f"Resume without the change, or start a new run with --out (not {folder})."
                 raise RecipeError(f"this training was started with {section}.{key}={before}, not {value}.", cure)
     return started

@@ -22,11 +22,11 @@ def millions(count: float | None, digits: int = 1) -> str:
 
 
 def quantity(count: float | None) -> str:
-    """A count for people: 433 876 -> `434 k`, 4 900 000 -> `4.90 M`."""
+    """A count for people: 433 876 -> `434 k`, 4 900 000 -> `4.9 M`."""
     if count is None:
         return "-"
-    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(count) >= limit:
+    for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(count) >= 0.9995 * limit:  # 999 999 is `1 M`, not `1e+03 k`
             return f"{count / limit:.3g} {unit}"
     return f"{count:g}"
 
@@ -34,11 +34,11 @@ def quantity(count: float | None) -> str:
 def size(count: int) -> str:
     """Bytes for people."""
     value = float(count)
-    for unit in ("B", "kB", "MB"):
-        if value < 1000:
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 999.5:
             return f"{value:.3g} {unit}"
         value /= 1000
-    return f"{value:.3g} GB"
+    return f"{value:.3g} TB"
 
 
 def duration(seconds: float) -> str:

@@ -3,6 +3,8 @@
 Lightning Fabric carries it to other devices, precisions and nodes.
 """
 
+import copy
+import math
 import random
 import shutil
 import time
@@ -12,18 +14,17 @@ from typing import Any
 
 import torch
 from lightning_fabric import Fabric
-from torch import Tensor
 
 from supple import checkpoint
 from supple.assemble import fresh_model, load_data
 from supple.cost import profile
 from supple.data import Splits
-from supple.errors import TrainError
+from supple.errors import RecipeError, TrainError
 from supple.evaluate import evaluate, mean_loss, mean_score
 from supple.interrupt import Interrupted, Patience
 from supple.ladder import Ladder
 from supple.losses import OBJECTIVES, Objective, point_losses
-from supple.model import FlexibleModel, Output
+from supple.model import FlexibleModel
 from supple.point import Point
 from supple.probe import choose, compile_regions
 from supple.progress import Progress
@@ -52,6 +53,7 @@ def train(recipe: Recipe | None, folder: str | Path, *, resume: bool = False, qu
         fabric = make_fabric(recipe.train)
         splits = load_data(recipe)
         model = fresh_model(recipe, splits)
+        copy.deepcopy(model).admit(settled_points(recipe))  # refuse now what could not be settled at the end
         settings = {key: value for key, value in recipe.loss.items() if key != "name"}
         objective = OBJECTIVES[recipe.loss["name"]](model.points, **settings)
         if not (folder / checkpoint.RECIPE).is_file():
@@ -64,13 +66,17 @@ def train(recipe: Recipe | None, folder: str | Path, *, resume: bool = False, qu
 
 def make_fabric(settings: Train) -> Fabric:
     many = settings.devices * settings.nodes > 1
-    fabric = Fabric(
-        accelerator=settings.accelerator,
-        devices=settings.devices,
-        num_nodes=settings.nodes,
-        strategy="ddp_find_unused_parameters_true" if many else "auto",
-        precision=PRECISIONS[settings.precision],
-    )
+    try:
+        fabric = Fabric(
+            accelerator=settings.accelerator,
+            devices=settings.devices,
+            num_nodes=settings.nodes,
+            strategy="ddp_find_unused_parameters_true" if many else "auto",
+            precision=PRECISIONS[settings.precision],
+        )
+    except (ValueError, RuntimeError) as error:
+        cause = f"train.accelerator={settings.accelerator} cannot be used here: {' '.join(str(error).split())}"
+        raise RecipeError(cause, "Use train.accelerator=auto, or cpu.") from None
     if many:
         fabric.launch()
     return fabric
@@ -121,8 +127,9 @@ def fit(
                 outputs = wrapped(x, sample(model.points, random.Random(rng.initial_seed())))
                 loss = objective(outputs, y) + model.penalty(outputs)
                 value = loss.item()
-                if value != value or abs(value) == float("inf"):
-                    raise broken(standing, outputs, y, folder)
+                if not math.isfinite(value):
+                    bad = [str(point) for point, part in point_losses(outputs, y).items() if not part.isfinite()]
+                    raise broken(bad, f"at epoch {standing.epoch + 1}, step {step + 1}", folder)
                 optimizer.zero_grad()
                 fabric.backward(loss)
                 if settings.clip:
@@ -131,11 +138,12 @@ def fit(
 
                 standing.tally(outputs, y, value)
                 progress.step(standing.epoch, value)
-                if patience.ended or time.monotonic() - saved > settings.save_every_s:
+                ended = patience.ended  # looked at once: a signal that comes later ends the next step
+                if ended or time.monotonic() - saved > settings.save_every_s:
                     standing.seconds += time.monotonic() - began
                     save(fabric, folder, model, optimizer, standing)
                     saved = began = time.monotonic()
-                if patience.ended:
+                if ended:
                     raise Interrupted(folder)
             standing.seconds += time.monotonic() - began
             end_epoch(fabric, recipe, folder, model, splits, standing, progress, steps)
@@ -144,14 +152,12 @@ def fit(
     return standing
 
 
-def broken(standing: Standing, outputs: tuple[Output, ...], y: Tensor, folder: Path) -> TrainError:
+def broken(bad: list[str], when: str, folder: Path) -> TrainError:
     """Says which point's loss is no number; the last good state stays."""
-    bad = [str(point) for point, loss in point_losses(outputs, y).items() if not loss.isfinite()]
-    where = f"epoch {standing.epoch + 1}, step {standing.step + 1}"
     state = "The last good state is kept" if newest_state(folder) else "No state was saved yet"
     who = f"point {', '.join(bad)}" if bad else "in the distillation or the penalty"
     return TrainError(
-        f"the loss is not a finite number at {where} ({who}).",
+        f"the loss is not a finite number {when} ({who}).",
         f"{state} in {folder}. Lower train.lr, add train.warmup or train.clip, and start a new run.",
     )
 
@@ -175,6 +181,9 @@ def end_epoch(
             batch_size=max(256, recipe.data.batch_size),
             channels_last=recipe.train.memory_format == "channels_last",
         )
+    bad = [score.name for score in scores if not math.isfinite(score.loss)]
+    if bad:
+        raise broken(bad, f"after epoch {standing.epoch + 1}, on the held-out images", folder)
     merit = mean_score(scores) if recipe.train.select == "score" else -mean_loss(scores)
     best = standing.best is None or merit > standing.best
     standing.history.append(mean_loss(scores))
@@ -205,12 +214,16 @@ def finish(recipe: Recipe, folder: Path, splits: Splits, standing: Standing, qui
     """Takes the best epoch's weights, settles, scores the test images, and writes the run folder."""
     model = fresh_model(recipe, splits)
     checkpoint.fill(model, checkpoint.read_tensors(folder / BEST), folder / BEST)
-    settle(model, splits, [Point.parse(text) for text in recipe.train.settle], recipe.train.seed)
+    settle(model, splits, settled_points(recipe), recipe.train.seed)
     facts = {"seconds": round(standing.seconds, 1), "epoch": standing.best_epoch, "epochs": standing.epoch}
     score_and_save(recipe, folder, model, splits, facts)
     shutil.rmtree(folder / checkpoint.STATE, ignore_errors=True)
     if not quiet:
         say(f"{folder}: epoch {standing.best_epoch} of {standing.epoch} kept; scores on {len(splits.test)} test images")
+
+
+def settled_points(recipe: Recipe) -> list[Point]:
+    return [Point.parse(text) for text in recipe.train.settle]
 
 
 def settle(model: FlexibleModel, splits: Splits, points: list[Point], seed: int) -> None:

@@ -41,7 +41,7 @@ def overview() -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status: 0, 1 (failure), 2 (the user's mistake), 130 (Ctrl-C)."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    given = [*(sys.argv[1:] if arguments is None else arguments)]  # not list(): the verb's module has that name here
     debug = "--debug" in given
     given = [word for word in given if word != "--debug"]
     if not given or given[0] in ("--help", "-h", "help"):
@@ -79,17 +79,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(given: list[str]) -> int:
     if given[0] not in VERBS:
         raise SuppleError(f'there is no verb "{given[0]}".', did_you_mean(given[0], VERBS))
-    import click
+    import typer
 
     from supple.cli.app import app
 
     try:
         result = app(given, prog_name="supple", standalone_mode=False)
-    except click.exceptions.Exit as stop:
-        return stop.exit_code
-    except click.exceptions.Abort:
+    except typer.Abort:
         raise KeyboardInterrupt from None
-    except click.exceptions.ClickException as error:
-        cure = f"See supple {given[0]} --help."
-        raise SuppleError(" ".join(error.format_message().split()), cure) from None
+    except Exception as error:
+        if not hasattr(error, "format_message"):
+            raise
+        # A usage error. Its class is click's in older versions of typer, and typer's own copy of click in newer ones.
+        raise SuppleError(" ".join(error.format_message().split()), f"See supple {given[0]} --help.") from None
+    if result == 130:  # typer's word for Ctrl-C
+        raise KeyboardInterrupt
     return result if isinstance(result, int) else 0

@@ -1,5 +1,7 @@
 """The verbs, gathered."""
 
+import inspect
+
 import typer
 
 from supple.cli import VERBS
@@ -42,6 +44,6 @@ EXAMPLES = {
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
 for _verb in (bench, demo, doctor, evaluate, extract, list_, predict, profile, report, train):
     _name = _verb.__name__.rstrip("_")
-    _text = f"{VERBS[_name][0].upper()}{VERBS[_name][1:]}.\n\n{_verb.__doc__ or ''}"
+    _text = f"{VERBS[_name][0].upper()}{VERBS[_name][1:]}.\n\n{inspect.getdoc(_verb) or ''}"
     _epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in EXAMPLES[_name])
     app.command(_name, help=_text, epilog=_epilog)(_verb)

@@ -79,12 +79,13 @@ def load(
     for word, count in (("limit", limit), ("test_limit", test_limit)):
         if count is not None and count < 1:
             raise DataError(f"{word} is {count}.", f"Set data.{word} to 1 or more, or leave it out.")
+    _blank(1 if size is None else size, 3 if channels is None else channels, max_pixels)  # refuse before reading
     found = DATASETS[name](Request(root, size, seed, test_share))
     parts = _choose(found, limit, holdout, test_limit, seed)
 
     channels = found.channels if channels is None else channels
     side = stored_size(parts, max_pixels) if size is None else size
-    blank = Preprocess(side, channels, (0.0,) * max(0, channels), (1.0,) * max(0, channels), max_pixels)
+    blank = _blank(side, channels, max_pixels)
     if isinstance(found.train.images, Tensor):
         parts = [Part(fit(part.images, blank), part.labels) for part in parts if isinstance(part.images, Tensor)]
     else:
@@ -99,6 +100,11 @@ def load(
     preprocess = replace(blank, mean=tuple(mean), std=tuple(std))
     train, val, test = ((part.images, part.labels, found.classes, preprocess) for part in parts)
     return Splits(ImageSet(*train, crop, flip, policy), ImageSet(*val), ImageSet(*test))
+
+
+def _blank(size: int, channels: int, max_pixels: int) -> Preprocess:
+    """Preprocessing before mean and deviation are known."""
+    return Preprocess(size, channels, (0.0,) * max(0, channels), (1.0,) * max(0, channels), max_pixels)
 
 
 def _choose(
@@ -122,7 +128,7 @@ def _choose(
 
 
 def _held_out(holdout: int | float, available: int, limit: int | None) -> int:
-    if not holdout > 0 or (holdout >= 1 and holdout != int(holdout)):
+    if not holdout > 0 or (holdout >= 1 and not float(holdout).is_integer()):
         raise DataError(
             f"holdout is {holdout}.", "Set data.holdout to a share above 0 and below 1, or a number of images."
         )

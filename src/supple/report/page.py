@@ -49,6 +49,7 @@ td small { display: block; line-height: 1.3; }
 .facts th { vertical-align: baseline; font-weight: 400; color: var(--muted); }
 .facts td { overflow-wrap: anywhere; }
 code, pre { font: .875rem/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
+.missing code { white-space: nowrap; }
 pre { background: var(--shade); padding: 1rem; border-radius: 6px; overflow-x: auto; }
 summary { cursor: pointer; }
 @media (max-width: 40rem) { body { padding: 1.5rem 1rem 3rem; } table { font-size: .875rem; }
@@ -337,7 +338,7 @@ def _training_facts(metrics: list[dict[str, Any]]) -> dict[str, str]:
     if kept:
         facts["kept epoch"] = f"{kept[-1]:,}"
     if seconds:
-        facts["training time"] = f"{duration(sum(seconds))} ({sum(seconds):,.0f} s)"
+        facts["training time"] = f"{duration(seconds[-1])} ({seconds[-1]:,.0f} s)"
     return facts
 
 

@@ -30,7 +30,8 @@ _FONT = 9.0
 _PANEL = (5.0, 3.7)  # inches
 _LABELS = 12  # more names than this on one panel cannot be read
 
-Panel = Callable[[Axes], None]
+# Draws on its axes; what it gives back places the names, and is called when the layout is settled.
+Panel = Callable[[Axes], Callable[[], None]]
 Spot = tuple[float, float, str, str]  # x, y, name, colour
 
 
@@ -153,7 +154,7 @@ def _timed(rows: Sequence[Row]) -> dict[str, list[Row]]:
     return series
 
 
-def _draw_cost(axes: Axes, cost: str, series: dict[str, list[Row]]) -> None:
+def _draw_cost(axes: Axes, cost: str, series: dict[str, list[Row]]) -> Callable[[], None]:
     unit = 1e-6 if cost == "macs" else 1.0
     first = next(iter(series.values()))[0]
     scale = _scale(first.metric)
@@ -189,7 +190,7 @@ def _draw_cost(axes: Axes, cost: str, series: dict[str, list[Row]]) -> None:
     _legend(axes, list(series) if len(series) > 1 or cost == "p50_ms" else [], hollow)
     if len(spots) > _LABELS:
         spots = [spots[i] for i in sorted({round(i * (len(spots) - 1) / (_LABELS - 1)) for i in range(_LABELS)})]
-    _name_spots(axes, spots, paths, falling=not first.higher_is_better)
+    return lambda: _name_spots(axes, spots, paths, falling=not first.higher_is_better)
 
 
 def _whiskers(row: Row, cost: str, x: float, y: float, scale: float) -> list[tuple[float, float]]:
@@ -238,7 +239,6 @@ def _name_spots(
     """
     figure = axes.get_figure(root=True)
     assert figure is not None
-    figure.draw_without_rendering()  # settles the layout, so that pixels mean something
     pixel = figure.dpi / 72
     obstacles = np.concatenate([_sampled(axes.transData.transform(path), 3 * pixel) for path in paths])
     frame = np.array(axes.get_window_extent().extents)
@@ -308,11 +308,16 @@ def _per_point(metrics: Sequence[dict[str, Any]], part: str, value: str) -> dict
     return curves
 
 
-def _draw_epochs(axes: Axes, curves: dict[str, list[tuple[float, float]]], label: str, kept: float | None) -> None:
+def _draw_epochs(
+    axes: Axes, curves: dict[str, list[tuple[float, float]]], label: str, kept: float | None
+) -> Callable[[], None]:
     _dress(axes, "epoch")
     axes.set_ylabel(label)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7, min_n_ticks=1))
     axes.margins(x=0.02)
+    epochs = {epoch for curve in curves.values() for epoch, _ in curve}
+    if len(epochs) == 1:
+        axes.set_xlim(min(epochs) - 0.5, min(epochs) + 0.5)
     colours = [to_hex(_POINTS(i / max(1, len(curves) - 1))) for i in range(len(curves))]
     ends: list[Spot] = []
     for (name, curve), colour in zip(curves.items(), colours):
@@ -329,10 +334,10 @@ def _draw_epochs(axes: Axes, curves: dict[str, list[tuple[float, float]]], label
             f"kept: epoch {kept}", (kept, 0), (-4 if left else 4, 5), xycoords=("data", "axes fraction"),
             textcoords="offset points", ha="right" if left else "left", fontsize=_FONT - 1.5, color=MUTED,
         )  # fmt: skip
-    _name_ends(axes, ends)
+    return _name_ends(axes, ends)
 
 
-def _name_ends(axes: Axes, ends: Sequence[Spot]) -> None:
+def _name_ends(axes: Axes, ends: Sequence[Spot]) -> Callable[[], None]:
     """Names each line at its right end, outside the axes; names that would touch are pushed apart."""
     step = math.ceil(len(ends) / _LABELS) if ends else 1
     ends = sorted([*ends[::-1]][::step], key=lambda end: end[1])  # the full model, which comes last, keeps its name
@@ -340,13 +345,16 @@ def _name_ends(axes: Axes, ends: Sequence[Spot]) -> None:
         axes.text(1.02, y, name, transform=axes.get_yaxis_transform(), va="center", fontsize=_FONT - 1, color=colour)
         for _, y, name, colour in ends
     ]
-    figure = axes.get_figure(root=True)
-    assert figure is not None
-    figure.draw_without_rendering()
-    frame, gap = axes.get_window_extent(), 1.25 * (_FONT - 1) * figure.dpi / 72
-    heights = _apart([float(axes.transData.transform((0, y))[1]) for _, y, _, _ in ends], gap, frame.y0, frame.y1)
-    for text, height in zip(texts, heights):
-        text.set_y(float(axes.transData.inverted().transform((0, height))[1]))
+
+    def push() -> None:
+        figure = axes.get_figure(root=True)
+        assert figure is not None
+        frame, gap = axes.get_window_extent(), 1.25 * (_FONT - 1) * figure.dpi / 72
+        heights = [float(axes.transData.transform((0, y))[1]) for _, y, _, _ in ends]
+        for text, height in zip(texts, _apart(heights, gap, frame.y0, frame.y1)):
+            text.set_y(float(axes.transData.inverted().transform((0, height))[1]))
+
+    return push
 
 
 def _apart(heights: Sequence[float], gap: float, low: float, high: float) -> list[float]:
@@ -380,8 +388,11 @@ def _render(panels: Sequence[Panel], format: str, title: str = "", paper: str = 
         if title:
             figure.suptitle(_plain(title), x=0.012, ha="left", fontsize=_FONT + 2.5, fontweight="bold", color=INK)
         every = np.atleast_1d(figure.subplots(1, len(panels)))
-        for axes, panel in zip(every, panels):
-            panel(axes)
+        finish = [panel(axes) for axes, panel in zip(every, panels)]
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # from here on a pixel stays where it is
+        for place_names in finish:
+            place_names()
         buffer = io.BytesIO()
         nothing = {"svg": ("Creator", "Date", "Format", "Type"), "png": ("Software",)}[format]
         figure.savefig(buffer, format=format, metadata=dict.fromkeys(nothing), facecolor=paper)

@@ -1,0 +1,35 @@
+# Two commands do everything on a machine with Python 3.11+: `make demo` and `make test`.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint types check clean
+
+demo: $(VENV)/core
+	$(BIN)/supple demo
+
+# The whole suite, one worker per core.
+test: $(VENV)/dev
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+lint: $(VENV)/dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: $(VENV)/dev
+	$(BIN)/mypy
+
+check: lint types test
+
+$(VENV)/core: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
+	touch $@
+
+$(VENV)/dev: $(VENV)/core
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

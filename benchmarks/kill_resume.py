@@ -1,0 +1,80 @@
+"""Kills a training at random moments, resumes it, and compares the weights with an uninterrupted run, bit by bit.
+
+    python benchmarks/kill_resume.py --kills 20
+
+Every trial kills the process with SIGKILL once or twice at a random moment between its start and its usual end; saves
+happen several times a second, so that some kills fall into a save.
+"""
+
+import argparse
+import hashlib
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+CHANGES = ("train.epochs=4", "train.save_every_s=0.15", "train.threads=1", "data.limit=512", "train.schedule=plateau")
+
+
+def command(folder: Path, recipe: str) -> list[str]:
+    return [sys.executable, "-m", "supple", "train", recipe, *CHANGES, "--out", str(folder), "--resume"]
+
+
+def digest(folder: Path) -> str:
+    return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+
+
+def finish(folder: Path, recipe: str) -> float:
+    start = time.monotonic()
+    done = subprocess.run(command(folder, recipe), capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"resume failed with status {done.returncode}:\n{done.stderr}")
+    return time.monotonic() - start
+
+
+def kill_at(folder: Path, recipe: str, seconds: float) -> str:
+    """Starts (or resumes) the training, kills it after so many seconds, and says where that was."""
+    process = subprocess.Popen(command(folder, recipe), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        process.wait(seconds)
+        return "after the end"
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    if (folder / "manifest.json").exists():
+        return "while finishing"
+    states = sorted((folder / "state").glob("epoch-*.json"))
+    halves = any((folder / "state").glob(".*"))  # a temporary file: the kill fell into a save
+    return f"{states[-1].stem if states else 'before the first save'}{', during a save' if halves else ''}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--recipe", default="recipes/pocket/digits.yaml")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    rng = random.Random(given.seed)
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        usual = finish(root / "whole", given.recipe)
+        wanted = digest(root / "whole")
+        print(f"uninterrupted: {usual:.1f} s, {wanted[:16]}", flush=True)
+        equal = 0
+        for trial in range(given.kills):
+            folder = root / f"trial-{trial}"
+            moments = [rng.uniform(0.25, 1.0) * usual for _ in range(1 + trial % 2)]
+            where = [kill_at(folder, given.recipe, moment) for moment in moments]
+            finish(folder, given.recipe)
+            same = digest(folder) == wanted
+            equal += same
+            print(f"{trial + 1:3}: killed {'; '.join(where)}: {'bit-identical' if same else 'DIFFERENT'}", flush=True)
+    print(f"{equal} of {given.kills} end bit-identical")
+    return 0 if equal == given.kills else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,221 @@
+"""The contract that every method keeps. A method joins by being registered; so does a backbone by a line in TINY."""
+
+import threading
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from supple import checkpoint
+from supple.backbones import BACKBONES
+from supple.cost import count_macs, count_params, profile
+from supple.errors import PointError, RecipeError
+from supple.methods import METHODS, build
+from supple.model import FlexibleModel
+from supple.point import FULL, Point
+from supple.recipe import make_recipe
+
+TINY = {
+    "msdnet": {
+        "blocks": 3,
+        "base": 1,
+        "step": 1,
+        "channels": 4,
+        "growth_rate": 4,
+        "growth_factors": [1, 2],
+        "bottleneck_factors": [1, 2],
+        "head_channels": 8,
+    },
+    "mobilenet_v1": {"channels": [16, 32, 32], "strides": [2, 1]},
+}
+SHAPE = (3, 16, 16)
+
+
+def recipe_of(method: str, backbone: str):
+    sections = {"backbone": {"name": backbone, **TINY[backbone]}, "method": {"name": method}}
+    return make_recipe({"data": {"name": "generated"}, **sections})
+
+
+def fits(method: str, backbone: str) -> bool:
+    try:
+        recipe = recipe_of(method, backbone)
+        with torch.device("meta"):
+            build(recipe.backbone, recipe.method, 4, SHAPE)
+    except RecipeError:
+        return False
+    return True
+
+
+PAIRS = [(method, backbone) for method in METHODS for backbone in TINY if fits(method, backbone)]
+
+
+def make(method: str, backbone: str) -> FlexibleModel:
+    """An untrained model with norm statistics that are not the initial ones, in eval mode."""
+    torch.manual_seed(0)
+    recipe = recipe_of(method, backbone)
+    model = build(recipe.backbone, recipe.method, 4, SHAPE)
+    model.classes = ("a", "b", "c", "d")
+    model.train()(torch.randn(32, *SHAPE), model.points)
+    return model.eval()
+
+
+@pytest.fixture(scope="module", params=PAIRS, ids="-".join)
+def pair(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def model(pair) -> FlexibleModel:
+    return make(*pair)
+
+
+@pytest.fixture(scope="module")
+def x() -> torch.Tensor:
+    return torch.randn(6, *SHAPE, generator=torch.Generator().manual_seed(1))
+
+
+def test_every_method_and_every_backbone_takes_part():
+    assert set(METHODS) == {method for method, _ in PAIRS}, "a method that no tiny backbone fits: add one to TINY"
+    assert set(BACKBONES) == set(TINY) == {backbone for _, backbone in PAIRS}
+
+
+def test_points_are_distinct_and_end_with_the_full_model(model):
+    assert model.points[-1] == FULL
+    assert len(set(model.points)) == len(model.points) > 1
+    assert [model.check(point) for point in model.points] == list(model.points)
+    assert [Point.parse(str(point)) for point in model.points] == list(model.points)
+
+
+@torch.inference_mode()
+def test_run_agrees_with_forward_point_by_point(model, x):
+    together = list(model.run(x, model.points))
+    assert [output.point for output in together] == list(model.points)
+    for output in together:
+        assert_close(output.logits, model(x, output.point))
+    for output, same in zip(together, model(x, model.points)):
+        assert_close(output.logits, same.logits)
+
+
+@torch.inference_mode()
+def test_only_asked_points_come_and_in_execution_order(model, x):
+    asked = [model.points[-1], model.points[0], model.points[0]]
+    outputs = list(model.run(x, asked))
+    assert [output.point for output in outputs] == [model.points[0], model.points[-1]]
+    assert list(model.run(x, [])) == []
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("keep", [torch.tensor([4, 1]), torch.tensor([False, True, False, False, True, False])])
+def test_samples_that_leave_do_not_change_those_that_stay(model, x, keep):
+    run = model.run(x, [model.points[0], FULL])
+    next(run)
+    rest = run.send(keep)
+    assert_close(rest.logits, model(x, FULL)[keep])
+
+
+@torch.inference_mode()
+def test_a_run_ends_when_every_sample_has_left(model, x):
+    run = model.run(x, model.points)
+    next(run)
+    with pytest.raises(StopIteration):
+        run.send(torch.tensor([], dtype=torch.long))
+
+
+@torch.inference_mode()
+def test_two_interleaved_runs_do_not_disturb_each_other(model, x):
+    first, second = model.run(x, model.points), model.run(x.flip(0), reversed(model.points))
+    for a, b in zip(first, second, strict=True):
+        assert_close(a.logits, model(x, a.point))
+        assert_close(b.logits, model(x.flip(0), b.point))
+
+
+def test_threads_with_different_points_do_not_disturb_each_other(model, x):
+    expected = {point: model(x, point).detach() for point in model.points}
+    wrong = []
+
+    def ask(point: Point) -> None:
+        with torch.inference_mode():
+            wrong.extend(point for _ in range(10) if not torch.allclose(model(x, point), expected[point], atol=1e-6))
+
+    threads = [threading.Thread(target=ask, args=(point,)) for point in model.points]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+@torch.inference_mode()
+def test_extract_gives_a_plain_module_with_equal_outputs(model, x):
+    for point in model.points:
+        small = model.extract(point)
+        assert not any(isinstance(part, FlexibleModel) for part in small.modules())
+        assert all(parameter.is_contiguous() for parameter in small.parameters())
+        assert_close(small(x), model(x, point))
+        for parameter in small.parameters():
+            parameter.zero_()  # its weights are copies
+        assert not torch.equal(small(x), model(x, point))
+
+
+@torch.inference_mode()
+def test_extract_for_deployment_is_equal_to_1e_5(model, x):
+    for point in model.points:
+        assert_close(model.extract(point, deploy=True)(x), model(x, point), atol=1e-5, rtol=1e-5)
+
+
+def test_cost_never_falls_along_the_points_and_equals_that_of_the_extract(model):
+    rows = profile(model)
+    assert [row.point for row in rows] == [str(point) for point in model.points]
+    assert [row.macs for row in rows] == sorted(row.macs for row in rows)
+    assert rows[0].macs < rows[-1].macs
+    example = torch.empty(1, *SHAPE, device="meta")
+    for row, point in zip(rows, model.points):
+        small = model.extract(point).to("meta")
+        assert row.macs == count_macs(lambda small=small: small(example))
+        assert row.params == count_params(small.parameters()) <= count_params(model.parameters())
+        assert row.macs <= row.macs_through <= sum(r.macs for r in rows)
+
+
+def test_a_model_without_weights_has_the_same_cost(pair, model):
+    recipe = recipe_of(*pair)
+    with torch.device("meta"):
+        skeleton = build(recipe.backbone, recipe.method, 4, SHAPE)
+    assert profile(skeleton) == profile(model)
+
+
+@torch.inference_mode()
+def test_the_chain_of_stages_is_the_full_model(model, x):
+    state, logits = x, None
+    for stage in model.stages():
+        state, logits = stage(state)
+    assert_close(logits, model(x))
+
+
+def test_every_parameter_learns_when_all_points_are_trained(pair):
+    model = make(*pair).train()
+    outputs = model(torch.randn(8, *SHAPE), model.points)
+    loss = sum(output.logits.square().mean() for output in outputs) + model.penalty(outputs)
+    loss.backward()
+    idle = {id(parameter) for parameter in model.training_only()}
+    silent = [
+        name for name, p in model.named_parameters() if id(p) not in idle and (p.grad is None or not p.grad.any())
+    ]
+    assert silent == []
+
+
+@pytest.mark.parametrize("text", ["exit=99", "width=0.123", "layers=9-9-9", "exit=1,width=0.5,layers=2-1,skip=0.1"])
+def test_an_impossible_point_is_refused_with_what_is_possible(model, x, text):
+    with pytest.raises(PointError) as caught:
+        model(x, Point.parse(text))
+    assert repr(Point.parse(text)) in caught.value.cause
+    assert caught.value.cure
+
+
+def test_save_and_load_change_nothing(pair, model, x, tmp_path):
+    checkpoint.save(tmp_path, model, recipe_of(*pair))
+    again = checkpoint.load(tmp_path)
+    assert again.points == model.points
+    assert again.classes == model.classes
+    with torch.inference_mode():
+        for point in model.points:
+            assert torch.equal(again(x, point), model(x, point))

@@ -1,0 +1,57 @@
+"""The counter against the papers' integers (arithmetic.md 5.1 and 5.2) and against counts by hand."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from supple.assemble import skeleton
+from supple.cost import count_macs, count_params, profile
+from supple.recipe import load_recipe
+
+MSDNET = {  # exit: (macs, macs_through, params) for 10 and for 100 classes
+    1: ((14_955_776, 14_955_776, 422_266), (14_967_296, 14_967_296, 433_876)),
+    3: ((28_780_800, 36_745_984, 517_670), (28_792_320, 36_780_544, 529_280)),
+    4: ((34_789_632, 45_926_400, 616_118), (34_801_152, 45_972_480, 627_728)),
+    6: ((46_326_016, 66_460_160, 713_638), (46_337_536, 66_529_280, 725_248)),
+}
+MOBILENET = {  # width: (macs, params) for 10 and for 100 classes
+    0.25: ((3_331_072, 215_642), (3_354_112, 238_772)),
+    0.75: ((26_508_288, 1_824_250), (26_577_408, 1_893_460)),
+    1.0: ((46_354_432, 3_217_226), (46_446_592, 3_309_476)),
+}
+
+
+@pytest.mark.parametrize(("column", "data"), [(0, "cifar10"), (1, "cifar100")])
+def test_msdnet_costs_what_the_arithmetic_says(column, data):
+    rows = profile(skeleton(load_recipe(f"ipkd_ta/msdnet_{data}_tam.yaml")))
+    assert [row.point for row in rows] == [*(f"exit={k}" for k in range(1, 7)), "full"]
+    for k, columns in MSDNET.items():
+        row = rows[k - 1]
+        assert (row.macs, row.macs_through, row.params) == columns[column]
+    # Parameters per exit are not monotone, because of the transitions.
+    assert rows[2].params < rows[1].params
+    assert all(0 < row.branch_params < row.params for row in rows)
+
+
+@pytest.mark.parametrize(("column", "data"), [(0, "cifar10"), (1, "cifar100")])
+def test_slimmable_mobilenet_costs_what_the_arithmetic_says(column, data):
+    rows = profile(skeleton(load_recipe(f"ipkd_ta/mobilenet_{data}_tam.yaml")))
+    assert [row.point for row in rows] == ["width=0.25", "width=0.5", "width=0.75", "full"]
+    for row, width in zip(rows, (0.25, 0.5, 0.75, 1.0)):
+        if width in MOBILENET:
+            assert (row.macs, row.params) == MOBILENET[width][column]
+    assert rows[-1].macs_through == sum(row.macs for row in rows)
+
+
+def test_convolution_linear_and_attention_by_hand():
+    conv, linear = nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.Linear(10, 7)
+    assert count_macs(lambda: conv(torch.empty(2, 3, 5, 5))) == 2 * 8 * 5 * 5 * 3 * 9
+    assert count_macs(lambda: linear(torch.empty(4, 10))) == 4 * 10 * 7
+    q = torch.empty(1, 2, 6, 4)  # 2 heads, 6 tokens, 4 dimensions: two products of 6 x 6 x 4 per head
+    assert count_macs(lambda: F.scaled_dot_product_attention(q, q, q)) == 2 * 2 * 6 * 6 * 4
+
+
+def test_a_shared_parameter_counts_once():
+    linear = nn.Linear(3, 3)
+    assert count_params([*linear.parameters(), *linear.parameters()]) == 12

@@ -1,0 +1,95 @@
+"""The pages run: every code block of the README, and the walk through a new method."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from supple import checkpoint
+from supple.cli import main
+from supple.recipe import load_recipe
+from supple.train import train
+
+ROOT = Path(__file__).parents[1]
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
+
+
+def test_the_walk_through_a_new_method_keeps_the_contract_and_trains(tmp_path):
+    (code,) = blocks("docs/add-a-method.md", "python")
+    (recipe,) = blocks("docs/add-a-method.md", "yaml")
+    assert len(code.splitlines()) <= 50
+    (tmp_path / "shrink.yaml").write_text(recipe)
+    (tmp_path / "shrink.py").write_text(code)
+    script = (
+        "import sys, pytest\n"
+        f"sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from shrink import Shrink\n"
+        "from supple.methods import METHODS\n"
+        "METHODS['shrink'] = Shrink\n"
+        "status = pytest.main(['tests/test_contract.py', '-k', 'shrink', '-p', 'no:cacheprovider', '-p', 'no:xdist'])\n"
+        "from supple.cli import main\n"
+        f"page, out = {str(tmp_path / 'shrink.yaml')!r}, {str(tmp_path / 'run')!r}\n"
+        "sys.exit(status or main(['profile', page]) or main(['train', page, '--out', out]) or main(['bench', out]))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"\d\d passed", done.stdout)
+    assert [line.split()[0] for line in done.stdout.splitlines()[-3:-1]] == ["width=0.5", "full"]
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory) -> Path:
+    """A folder with runs/demo inside, as `supple demo` leaves it, but trained more briefly."""
+    from supple.demo import run_demo
+
+    folder = tmp_path_factory.mktemp("readme")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr("supple.demo.load_recipe", lambda name: load_recipe(name, ["train.epochs=2", "train.threads=1"]))
+        run_demo(Path("runs/demo"), quiet=True)
+    os.symlink(ROOT / "recipes", folder / "recipes")
+    return folder
+
+
+def test_the_python_of_the_readme_runs(demo, monkeypatch, capsys):
+    monkeypatch.chdir(demo)
+    code = blocks("README.md", "python")
+    assert code
+    for block in code:
+        exec(compile(block, "README.md", "exec"), {})
+    assert "exit=1" in capsys.readouterr().out
+
+
+def test_the_commands_of_the_readme_run(demo, monkeypatch, capsys):
+    monkeypatch.chdir(demo)
+    lines = [line.split("#")[0].strip() for block in blocks("README.md", "bash") for line in block.splitlines()]
+    commands = [shlex.split(line) for line in lines if line]
+    assert {words[0] for words in commands} <= {"make", "git", "cd", "supple", "pip"}
+    for words in commands:
+        if words[0] == "supple" and words[1] not in ("demo", "train"):
+            words = [str(path) for word in words for path in (sorted(demo.glob(word)) if "*" in word else [word])]
+            assert main(words[1:]) == 0, words
+    makefile = (ROOT / "Makefile").read_text()
+    for words in commands:
+        if words[0] == "make":
+            assert f"\n{words[1]}:" in makefile
+        if words[0] == "supple" and words[1] == "train":
+            load_recipe(words[2])
+
+
+def test_every_page_named_in_the_readme_exists():
+    names = re.findall(r"\]\(([^)#:]+)\)", (ROOT / "README.md").read_text())
+    assert names
+    assert [name for name in names if not (ROOT / name).exists()] == []
+
+
+def test_train_then_load_as_the_readme_says(tmp_path):
+    folder = train(load_recipe("pocket/digits.yaml", ["train.epochs=1", "train.threads=1"]), tmp_path, quiet=True)
+    assert checkpoint.load(folder).ladder.best_under(macs=1e9)
