@@ -19,7 +19,7 @@ from PIL import Image
 from torch.testing import assert_close
 
 import supple.train
-from supple import Point, checkpoint, load
+from supple import Point, checkpoint, files, load
 from supple.assemble import load_data
 from supple.cli import VERBS, app, main, overview
 from supple.cli.app import EXAMPLES
@@ -56,7 +56,7 @@ def laddered(exits_copy: Path) -> Path:
         {"point": point, "macs": macs, "p50_ms": ms / 2, "p95_ms": ms, "metric": "accuracy", "score": score, **key}
         for point, macs, ms, score in facts
     ]
-    document = {"weights": checkpoint.sha256(exits_copy / "model.safetensors"), "points": rows}
+    document = {"weights": files.sha256(exits_copy / "model.safetensors"), "points": rows}
     (exits_copy / "ladder.json").write_text(json.dumps(document))
     return exits_copy
 

@@ -358,7 +358,7 @@ def test_a_value_of_the_wrong_kind_or_out_of_range_names_its_key(change: str) ->
     assert not error.cure.startswith("Add")
 
 
-@pytest.mark.parametrize("change", ["epochs=3", "train.epochs", "train", "", "=3", ".epochs=3", "train.=3", "train=3"])
+@pytest.mark.parametrize("change", ["epochs=3", "train.epochs", "train", "", "=3", "train.=3", "train=3"])
 def test_what_is_no_change_is_refused_with_an_example(change: str) -> None:
     assert "train.epochs=3" in refused(change).cure
 
@@ -412,7 +412,7 @@ FILE = yaml.safe_dump(BASE).encode()
         (FILE + b"loss: !!python/object/apply:os.getcwd []\n", "no YAML"),
         (FILE + b"# \xff\xfe\n", "no YAML"),
         (b"\x00\x01", "no YAML"),
-        (b"[" * 5000, "no YAML"),
+        (b"[" * 1500, "no YAML"),
         (b"", "no sections"),
         (b"- data\n", "no sections"),
         (FILE + b"one: &one {epochs: 3}\ntrain: {<<: *one, lr: 0.1}\n", "unknown key"),  # no inheritance
@@ -448,7 +448,7 @@ def test_any_value_for_any_key_makes_a_recipe_that_resolves_to_itself_or_a_recip
         )
     except RecipeError:
         return
-    assert make_recipe(recipe.resolved()).resolved() == recipe.resolved()
+    assert repr(make_recipe(recipe.resolved())) == repr(recipe)  # repr: not-a-number is not equal to itself
 
 
 @settings(deadline=None, max_examples=300)

@@ -11,7 +11,7 @@ import torch
 import yaml
 
 import supple.train
-from supple import checkpoint
+from supple import checkpoint, files
 from supple.cli import main
 from supple.errors import CheckpointError, RecipeError
 from supple.interrupt import Interrupted, Patience
@@ -46,7 +46,7 @@ def recipe(sections=EXITS, **settings):
 
 
 def weights(folder: Path) -> str:
-    return checkpoint.sha256(folder / checkpoint.WEIGHTS)
+    return files.sha256(folder / checkpoint.WEIGHTS)
 
 
 def metrics(folder: Path) -> list[dict]:

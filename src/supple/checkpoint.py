@@ -4,22 +4,17 @@ Nothing is ever unpickled. Writes go to a temporary file, are synced and renamed
 sha256 in the manifest, which is written last: a folder without one is a run that has not finished.
 """
 
-import hashlib
 import json
-import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from supple.data.prepare import Preprocess
-from supple.errors import CheckpointError, SaveError
+from supple.errors import CheckpointError
+from supple.files import sha256, staged, write
 from supple.ladder import Ladder
 from supple.model import FlexibleModel
 from supple.point import Point
@@ -28,58 +23,6 @@ from supple.recipe import Recipe, make_recipe
 FORMAT = 1
 WEIGHTS, MANIFEST, LADDER = "model.safetensors", "manifest.json", "ladder.json"
 METRICS, RECIPE, STATE = "metrics.jsonl", "recipe.yaml", "state"
-
-
-# --- files ------------------------------------------------------------------------------------------------------------
-
-
-Content = bytes | str | dict[str, Tensor]  # tensors are written as safetensors
-
-
-def write(path: Path, content: Content) -> None:
-    """Writes a file whole or not at all: temporary file, sync, rename."""
-    with _staged(path, content) as temporary:
-        temporary.replace(path)
-
-
-@contextmanager
-def _staged(path: Path, content: Content) -> Iterator[Path]:
-    """The content in a synced temporary file beside `path`, to be renamed by the caller, or else removed."""
-    temporary = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        temporary = Path(name)
-        with os.fdopen(handle, "wb") as file:
-            if isinstance(content, dict):
-                save_file(content, name)
-            else:
-                file.write(content.encode() if isinstance(content, str) else content)
-                file.flush()
-            os.fsync(file.fileno())
-        temporary.chmod(0o644)
-        yield temporary
-        _sync_folder(path.parent)
-    except (OSError, SafetensorError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        cure = "Make room or choose another folder; what was there before is untouched."
-        raise SaveError(f"{path} could not be written: {reason}.", cure) from error
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_json(path: Path) -> Any:
@@ -125,9 +68,9 @@ def save(folder: Path, model: FlexibleModel, recipe: Recipe, facts: dict[str, An
         "versions": versions(),
         **(facts or {}),
     }
-    with _staged(folder / WEIGHTS, tensors) as weights:
+    with staged(folder / WEIGHTS, tensors) as weights:
         manifest["files"] = {WEIGHTS: sha256(weights)}
-        with _staged(folder / MANIFEST, json.dumps(manifest, indent=1)) as about:
+        with staged(folder / MANIFEST, json.dumps(manifest, indent=1)) as about:
             weights.replace(folder / WEIGHTS)
             about.replace(folder / MANIFEST)
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from supple import checkpoint
+from supple import checkpoint, files
 from supple.cost import count_macs, count_params
 from supple.errors import CheckpointError
 from supple.point import Point
@@ -45,15 +45,15 @@ def extract_to(run: Path, point: Point, out: Path, deploy: bool = False) -> dict
         "input_shape": list(model.input_shape),
         "preprocess": model.preprocess.to_json() if model.preprocess is not None else None,
     }
-    contents: dict[str, checkpoint.Content] = {
+    contents: dict[str, files.Content] = {
         "model.pt2": _exported(network, x),
         checkpoint.WEIGHTS: {name: value.contiguous() for name, value in network.state_dict().items()},
     }
     try:
         for name, content in contents.items():
-            checkpoint.write(out / name, content)
-        files = {name: checkpoint.sha256(out / name) for name in contents}
-        checkpoint.write(out / checkpoint.MANIFEST, json.dumps({**facts, "files": files}, indent=1))
+            files.write(out / name, content)
+        digests = {name: files.sha256(out / name) for name in contents}
+        files.write(out / checkpoint.MANIFEST, json.dumps({**facts, "files": digests}, indent=1))
     except BaseException:
         for name in contents:  # the folder was empty: leave it so, and the command can be given again
             (out / name).unlink(missing_ok=True)
@@ -66,6 +66,7 @@ def _exported(network: nn.Module, x: torch.Tensor) -> bytes:
     program = torch.export.export(network, (x,), dynamic_shapes=({0: torch.export.Dim("batch", min=1)},))
     buffer = io.BytesIO()
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "No complete tensor found")  # said of channels_last weights, which arrive well
+        # Said of channels_last weights, which arrive well.
+        warnings.filterwarnings("ignore", "No complete tensor found")
         torch.export.save(program, buffer)
     return buffer.getvalue()

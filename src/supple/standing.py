@@ -14,9 +14,10 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from supple import checkpoint
-from supple.checkpoint import METRICS, RECIPE, STATE, read_json, read_tensors, sha256, write
+from supple.checkpoint import METRICS, RECIPE, STATE, read_json, read_tensors
 from supple.errors import CheckpointError, RecipeError, SaveError
 from supple.evaluate import METRICS as MEASURES
+from supple.files import sha256, write
 from supple.losses import point_losses
 from supple.model import FlexibleModel, Output
 from supple.recipe import Recipe, make_recipe

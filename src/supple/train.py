@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 
-from supple import checkpoint
+from supple import checkpoint, files
 from supple.assemble import fresh_model, load_data
 from supple.cost import profile
 from supple.data import Splits
@@ -58,7 +58,7 @@ def train(recipe: Recipe | None, folder: str | Path, *, resume: bool = False, qu
         objective = OBJECTIVES[recipe.loss["name"]](model.points, **settings)
         if not (folder / checkpoint.RECIPE).is_file():
             recipe = choose(recipe, model, splits.train, objective, fabric.device, quiet)
-            checkpoint.write(folder / checkpoint.RECIPE, recipe.to_yaml())
+            files.write(folder / checkpoint.RECIPE, recipe.to_yaml())
         standing = fit(fabric, recipe, folder, model, splits, objective, quiet)
         finish(recipe, folder, splits, standing, quiet)
     return folder
@@ -204,7 +204,7 @@ def end_epoch(
         standing.best, standing.best_epoch = merit, standing.epoch + 1
     if fabric.is_global_zero:
         if best:
-            checkpoint.write(folder / BEST, weights(model))
+            files.write(folder / BEST, weights(model))
         add_metrics(folder, line)
     progress.epoch(standing.epoch, line["loss"], scores, best)
     standing.next_epoch()

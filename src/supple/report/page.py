@@ -1,162 +1,44 @@
 """The report of a run: one HTML file that needs nothing else, from whatever the run folder already holds."""
 
-import json
 import math
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from supple.errors import CheckpointError
+from supple.files import write
 from supple.ladder import Ladder, Row
+from supple.report.reading import Run, known, read_run
+from supple.report.style import STYLE
 from supple.text import duration, millions, quantity
 
-_STYLE = """
-:root { color-scheme: light dark;
-  --ink: #22272e; --muted: #667080; --grid: #e3e6ea; --paper: #ffffff; --shade: #f5f6f8; --accent: #2f6fb5; }
-@media (prefers-color-scheme: dark) { :root {
-  --ink: #e2e6ea; --muted: #97a1ad; --grid: #30363d; --paper: #15181c; --shade: #1e2227; --accent: #6ea8e5; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; padding: 2.5rem 1.25rem 4rem; max-width: 64rem; color: var(--ink); background: var(--paper);
-  font: 1rem/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
-h1 { font-size: 1.75rem; line-height: 1.2; margin: 0 0 .6rem; letter-spacing: -.01em; overflow-wrap: anywhere; }
-h2 { font-size: 1.1rem; margin: 2.75rem 0 .75rem; }
-p { margin: .5rem 0; max-width: 44rem; }
-.summary { font-size: 1.1rem; }
-.note, figcaption, small, th small { color: var(--muted); font-size: .875rem; }
-.missing { border-left: 3px solid var(--accent); background: var(--shade); padding: .6rem .9rem; }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 22rem), 1fr)); gap: 1.5rem; }
-figure { margin: 0; max-width: 36rem; }
-figcaption { margin-bottom: .25rem; }
-svg { display: block; width: 100%; height: auto; }
-svg * { stroke-linejoin: round; stroke-linecap: butt; }
-svg text { font-family: inherit !important; }
-.wide { overflow-x: auto; margin-top: 1.25rem; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: .4rem 1.1rem .4rem 0; text-align: left; vertical-align: baseline;
-  border-bottom: 1px solid var(--grid); }
-th { font-weight: 600; vertical-align: bottom; white-space: nowrap; }
-thead th { border-bottom-color: var(--muted); }
-th small { font-weight: 400; }
-.number { text-align: right; white-space: nowrap; }
-td:first-child { overflow-wrap: anywhere; min-width: 7rem; }
-td small { display: block; line-height: 1.3; }
-.dominated td { color: var(--muted); }
-.inner td { border-bottom-color: transparent; padding-bottom: .1rem; }
-.inner + tr td { padding-top: .1rem; }
-.facts th { vertical-align: baseline; font-weight: 400; color: var(--muted); }
-.facts td { overflow-wrap: anywhere; }
-code, pre { font: .875rem/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
-.missing code { white-space: nowrap; }
-pre { background: var(--shade); padding: 1rem; border-radius: 6px; overflow-x: auto; }
-summary { cursor: pointer; }
-@media (max-width: 40rem) { body { padding: 1.5rem 1rem 3rem; } table { font-size: .875rem; }
-  th, td { padding-right: .7rem; } td:first-child { min-width: 8rem; } }
-"""
 # The browser itself refuses whatever would leave the file.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _NAMES = 200  # class names listed by name
 
 
-@dataclass(frozen=True)
-class _Run:
-    """What a run folder holds; None or empty: not there."""
-
-    name: str
-    manifest: dict[str, Any] | None
-    ladder: Ladder | None
-    metrics: list[dict[str, Any]]
-    broken: int  # lines of metrics.jsonl that could not be read
-
-    @property
-    def scored(self) -> bool:
-        return self.ladder is not None and any(_known(row.score) for row in self.ladder)
-
-    @property
-    def timed(self) -> bool:
-        return self.ladder is not None and any(_known(row.p50_ms) for row in self.ladder)
-
-
 def write_report(folder: Path) -> Path:
     """Writes report.html into a run folder, and curve.png where the ladder has scores."""
-    from supple.report.plots import draw_ladder, ladder_panels, write_file
+    from supple.report.plots import draw_ladder, ladder_panels
 
     folder = Path(folder)
-    run = _read(folder)
+    run = read_run(folder)
     text = _page(run)
     if run.ladder is not None and ladder_panels(run.ladder):
         draw_ladder(run.ladder, folder / "curve.png", run.name)
-    return write_file(folder / "report.html", text.encode("utf-8", "replace"))
+    return write(folder / "report.html", text)
 
 
 def page(folder: Path) -> str:
     """The report of a run folder as HTML; writes nothing."""
-    return _page(_read(Path(folder)))
-
-
-# --- reading ---
-
-
-def _read(folder: Path) -> _Run:
-    parts = ("manifest.json", "ladder.json", "metrics.jsonl")
-    if not any((folder / part).is_file() for part in parts):
-        what = "holds none of " + ", ".join(parts) if folder.is_dir() else "is no folder"
-        raise CheckpointError(f"{folder} is no run: it {what}.", "Give the folder that supple train wrote.")
-    manifest = _document(folder / "manifest.json", "Restore it from a copy, or train again: supple train RECIPE.")
-    document = _document(folder / "ladder.json", "Delete it and measure again: supple evaluate RUN.")
-    metrics, broken = _metrics(folder / "metrics.jsonl")
-    ladder = None if document is None else Ladder.from_json(document)
-    _check(ladder, folder / "ladder.json")
-    return _Run(folder.resolve().name, manifest, ladder, metrics, broken)
-
-
-def _document(path: Path, cure: str) -> dict[str, Any] | None:
-    if not path.is_file():
-        return None
-    try:
-        document = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read ({error}).", cure) from None
-    if not isinstance(document, dict):
-        raise CheckpointError(f"{path} holds a {type(document).__name__}, not named values.", cure)
-    return document
-
-
-def _check(ladder: Ladder | None, path: Path) -> None:
-    """Refuses a ladder whose figures are no figures, before a sum trips over them."""
-    figures = ("macs", "macs_worst", "params", "p50_ms", "p95_ms", "score", "deviation", "n")
-    for row in ladder or ():
-        for name in figures:
-            value = getattr(row, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
-                cause = f'{path}: {name} of point "{row.point}" is {value!r}, not a number.'
-                raise CheckpointError(cause, "Delete it and measure again: supple evaluate RUN.")
-
-
-def _metrics(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """The epochs in order, and how many lines were broken: a killed run leaves half a line, a resumed one goes on."""
-    epochs: dict[int, dict[str, Any]] = {}
-    broken = 0
-    if not path.is_file():
-        return [], 0
-    for line in path.read_text("utf-8", "replace").splitlines():
-        try:
-            entry = json.loads(line) if line.strip() else None
-        except ValueError:
-            entry = line
-        if isinstance(entry, dict) and isinstance(entry.get("epoch"), int):
-            epochs[entry["epoch"]] = entry  # an epoch repeated after a resume replaces the one before
-        elif entry is not None:
-            broken += 1
-    return [epochs[epoch] for epoch in sorted(epochs)], broken
+    return _page(read_run(Path(folder)))
 
 
 # --- the page ---
 
 
-def _page(run: _Run) -> str:
+def _page(run: Run) -> str:
     sections = [_ladder_section(run), _training_section(run), _recipe_section(run), _facts_section(run)]
     return f"""<!DOCTYPE html>
 <html lang="en">
@@ -165,7 +47,7 @@ def _page(run: _Run) -> str:
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="{_POLICY}">
 <title>{escape(run.name)}</title>
-<style>{_STYLE}</style>
+<style>{STYLE}</style>
 </head>
 <body>
 <h1>{escape(run.name)}</h1>
@@ -175,9 +57,9 @@ def _page(run: _Run) -> str:
 """
 
 
-def _summary(run: _Run) -> str:
+def _summary(run: Run) -> str:
     """One sentence: the best point, the cheapest point that comes close, and the cheapest point of all."""
-    rows = [row for row in run.ladder or () if _known(row.score) and _known(row.macs)]
+    rows = [row for row in run.ladder or () if known(row.score) and known(row.macs)]
     rows = [row for row in rows if _series(row) == _series(rows[0])]
     if not rows:
         points = len((run.manifest or {}).get("points") or ())
@@ -190,7 +72,7 @@ def _summary(run: _Run) -> str:
     near = min((row for row in rows if sign * (_value(best) - _value(row)) <= slack + 1e-9), key=_cost)
     cheapest = min(rows, key=lambda row: (_cost(row), -sign * _value(row)))
     text = f"The best point, {_name(best)}, reaches {_score(best)} at {millions(best.macs)} M MACs"
-    if _known(best.p50_ms) and len({row.point for row in rows}) == len(rows):  # timed in one configuration only
+    if known(best.p50_ms) and len({row.point for row in rows}) == len(rows):  # timed in one configuration only
         text += f" in {best.p50_ms:.3g} ms"
     clauses = []
     if near.point != best.point:
@@ -203,7 +85,7 @@ def _summary(run: _Run) -> str:
     return text + ("; " + ", and ".join(clauses) if clauses else "") + "."
 
 
-def _ladder_section(run: _Run) -> str:
+def _ladder_section(run: Run) -> str:
     from supple.report.plots import inline_svg, ladder_panels
 
     parts = []
@@ -235,7 +117,7 @@ def _table(ladder: Ladder) -> str:
         columns["worst case <small>M</small>"] = [millions(row.macs_worst) for row in rows]
     columns["parameters"] = [quantity(row.params) for row in rows]
     columns |= {name: [_text(getattr(row, name)) for row in rows] for name in varying}
-    if any(_known(row.p50_ms) for row in rows):
+    if any(known(row.p50_ms) for row in rows):
         columns["p50 <small>ms</small>"] = [_digits(row.p50_ms) for row in rows]
         columns["p95 <small>ms</small>"] = [_digits(row.p95_ms) for row in rows]
     columns[label] = [_figure(row) for row in rows]
@@ -260,7 +142,7 @@ def _table(ladder: Ladder) -> str:
 
 def _remark(row: Row, rows: tuple[Row, ...]) -> str:
     """Why a row is dominated within its own configuration, or nothing. Measured time decides where there is one."""
-    cost = "p50_ms" if _known(row.p50_ms) else "macs"
+    cost = "p50_ms" if known(row.p50_ms) else "macs"
     rivals = [other for other in rows if other.key[1:] == row.key[1:] and other.metric == row.metric]
     winners = [other for other in rivals if other.beats(row, cost)]
     if not winners:
@@ -273,7 +155,7 @@ def _remark(row: Row, rows: tuple[Row, ...]) -> str:
     return f"{verb} than {winner.point}, which {'is faster' if cost == 'p50_ms' else 'costs less'}"
 
 
-def _training_section(run: _Run) -> str:
+def _training_section(run: Run) -> str:
     from supple.report.plots import inline_svg, training_panels
 
     parts = []
@@ -291,7 +173,7 @@ def _training_section(run: _Run) -> str:
     return _section("Training", parts)
 
 
-def _recipe_section(run: _Run) -> str:
+def _recipe_section(run: Run) -> str:
     recipe = (run.manifest or {}).get("recipe")
     if not recipe:
         why = "manifest.json is missing" if run.manifest is None else "manifest.json holds none"
@@ -300,7 +182,7 @@ def _recipe_section(run: _Run) -> str:
     return _section("Recipe", [f"<pre>{escape(text)}</pre>"])
 
 
-def _facts_section(run: _Run) -> str:
+def _facts_section(run: Run) -> str:
     manifest = run.manifest or {}
     facts: dict[str, str] = {}  # values are HTML
     classes = manifest.get("classes")
@@ -332,7 +214,7 @@ def _facts_section(run: _Run) -> str:
 
 
 def _training_facts(metrics: list[dict[str, Any]]) -> dict[str, str]:
-    seconds = [line["seconds"] for line in metrics if _known(line.get("seconds"))]
+    seconds = [line["seconds"] for line in metrics if known(line.get("seconds"))]
     facts = {"epochs": f"{metrics[-1]['epoch']:,}"}
     kept = [line["epoch"] for line in metrics if line.get("selected") is True]
     if kept:
@@ -359,10 +241,6 @@ def _charts(charts: dict[str, str]) -> str:
         named = svg.replace("<svg", f'<svg role="img" aria-label="{caption}"', 1)
         figures.append(f"<figure><figcaption>{caption}</figcaption>\n{named}\n</figure>")
     return '<div class="charts">\n' + "\n".join(figures) + "\n</div>" if figures else ""
-
-
-def _known(value: object) -> bool:
-    return isinstance(value, (int, float)) and math.isfinite(value)
 
 
 def _value(row: Row) -> float:

@@ -1,11 +1,8 @@
 """Curves of a run: score against cost, and training per point. Drawn on figures of their own, without pyplot."""
 
 import io
-import itertools
 import math
-import os
 import re
-import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,18 +18,17 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
 from supple.errors import CheckpointError, SaveError
+from supple.files import write
 from supple.ladder import Ladder, Row
+from supple.report.labels import FONT, LABELS, MUTED, Spot, name_ends, name_spots
 
-INK, MUTED, GRID, PAPER = "#22272e", "#6b7480", "#e3e6ea", "#ffffff"
+INK, GRID, PAPER = "#22272e", "#e3e6ea", "#ffffff"
 _SERIES = (("#2f6fb5", "o"), ("#d97a2b", "s"), ("#2e9475", "^"), ("#8a5fb8", "D"), ("#c2506b", "v"), ("#8a7a2e", "P"))
 _POINTS = LinearSegmentedColormap.from_list("cheap to full", ["#4fae93", "#3d8fbf", "#666bcf"])
-_FONT = 9.0
 _PANEL = (5.0, 3.7)  # inches
-_LABELS = 12  # more names than this on one panel cannot be read
 
 # Draws on its axes; what it gives back places the names, and is called when the layout is settled.
 Panel = Callable[[Axes], Callable[[], None]]
-Spot = tuple[float, float, str, str]  # x, y, name, colour
 
 
 def draw_ladder(ladder: Ladder, path: Path, title: str = "") -> Path:
@@ -40,7 +36,7 @@ def draw_ladder(ladder: Ladder, path: Path, title: str = "") -> Path:
     panels = list(ladder_panels(ladder).values())
     if not panels:
         raise CheckpointError("this ladder has no scores: there is nothing to draw.", "Measure: supple evaluate RUN.")
-    return write_file(path, _render(panels, _suffix(path), title))
+    return write(path, _render(panels, _suffix(path), title))
 
 
 def draw_training(
@@ -54,7 +50,7 @@ def draw_training(
     if not panels:
         raise CheckpointError("these metrics hold no epoch: there is nothing to draw.", "Train first: supple train.")
     if isinstance(target, (str, Path)):
-        return write_file(Path(target), _render(panels, _suffix(Path(target))))
+        return write(Path(target), _render(panels, _suffix(Path(target))))
     target.write(_render(panels, format))
     return target
 
@@ -75,25 +71,6 @@ def inline_svg(panel: Panel, prefix: str) -> str:
     for name, colour in {"ink": INK, "muted": MUTED, "grid": GRID, "paper": PAPER}.items():
         text = re.sub(rf"(fill|stroke): {colour}", rf"\1: var(--{name})", text)
     return text.strip()
-
-
-def write_file(path: Path, data: bytes) -> Path:
-    """Writes a file whole or not at all: a temporary file beside it is synced and renamed."""
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(temporary, 0o644)  # mkstemp makes it private; a report is meant to be shared
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
-    except OSError as error:
-        raise SaveError(f"{path} cannot be written ({error.strerror}).", "Check the folder and its space.") from None
-    return path
 
 
 def ladder_panels(ladder: Ladder) -> dict[str, Panel]:
@@ -183,14 +160,14 @@ def _draw_cost(axes: Axes, cost: str, series: dict[str, list[Row]]) -> Callable[
                 paths.append([(x, y), end])
             paths.append([(x, y)])
             # The same points recur at the same heights in every series: naming one series is enough.
-            if len(every) <= _LABELS or rows is next(iter(series.values())):
+            if len(every) <= LABELS or rows is next(iter(series.values())):
                 spots.append((x, y, _plain(row.point), MUTED if dominated else INK))
     axes.margins(y=0.14)
     # A single counted series needs no name; a single timed one does, because times belong to a configuration.
     _legend(axes, list(series) if len(series) > 1 or cost == "p50_ms" else [], hollow)
-    if len(spots) > _LABELS:
-        spots = [spots[i] for i in sorted({round(i * (len(spots) - 1) / (_LABELS - 1)) for i in range(_LABELS)})]
-    return lambda: _name_spots(axes, spots, paths, falling=not first.higher_is_better)
+    if len(spots) > LABELS:
+        spots = [spots[i] for i in sorted({round(i * (len(spots) - 1) / (LABELS - 1)) for i in range(LABELS)})]
+    return lambda: name_spots(axes, spots, paths, falling=not first.higher_is_better)
 
 
 def _whiskers(row: Row, cost: str, x: float, y: float, scale: float) -> list[tuple[float, float]]:
@@ -224,75 +201,9 @@ def _legend(axes: Axes, names: Sequence[str], hollow: bool) -> None:
     if not handles:
         return
     axes.legend(
-        handles=handles, loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=2, frameon=False, fontsize=_FONT - 1,
+        handles=handles, loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=2, frameon=False, fontsize=FONT - 1,
         labelcolor=INK, handlelength=1.6, columnspacing=1.4, borderaxespad=0.2,
     )  # fmt: skip
-
-
-def _name_spots(
-    axes: Axes, spots: Sequence[Spot], paths: Sequence[Sequence[tuple[float, float]]], falling: bool
-) -> None:
-    """Writes each name beside its point, where it covers no other name, marker or line.
-
-    Every name tries the eight directions at growing distances and takes the place with the smallest penalty; three
-    rounds let early names make room for later ones.
-    """
-    figure = axes.get_figure(root=True)
-    assert figure is not None
-    pixel = figure.dpi / 72
-    obstacles = np.concatenate([_sampled(axes.transData.transform(path), 3 * pixel) for path in paths])
-    frame = np.array(axes.get_window_extent().extents)
-    places: dict[int, tuple[np.ndarray, tuple[float, float], float]] = {}  # box (x0, y0, x1, y1), offset, distance
-    notes = []
-    for x, y, name, colour in spots:
-        note = axes.annotate(
-            name, (x, y), (0, 0), textcoords="offset points", ha="center", va="center_baseline", fontsize=_FONT - 1,
-            color=colour, zorder=4,
-        )  # fmt: skip
-        notes.append(note)
-    sizes = [(note.get_window_extent().width + pixel, (_FONT - 1) * pixel) for note in notes]
-    centres = axes.transData.transform([(x, y) for x, y, _, _ in spots])
-    sideways = -1 if falling else 1
-    directions = [(1, -1), (-1, 1), (1, 0), (0, 1), (0, -1), (-1, 0), (1, 1), (-1, -1)]
-    for _ in range(3):
-        for i, ((width, height), (cx, cy)) in enumerate(zip(sizes, centres)):
-            taken = [box for j, (box, _, _) in places.items() if j != i]
-            best = math.inf
-            for reach in (6.0, 10.0, 16.0, 24.0, 34.0, 46.0):
-                for rank, (right, up) in enumerate(directions):
-                    up *= sideways
-                    gap = reach * pixel * (0.6 if right and up else 1.0)
-                    mx, my = cx + right * (gap + width / 2), cy + up * (gap + height / 2)
-                    box = np.array([mx - width / 2, my - height / 2, mx + width / 2, my + height / 2])
-                    penalty = 0.5 * reach + 0.6 * rank + _penalty(box, taken, obstacles, frame, pixel)
-                    if penalty < best:
-                        best = penalty
-                        places[i] = (box, ((mx - cx) / pixel, (my - cy) / pixel), reach)
-    for i, (box, offset, reach) in places.items():
-        notes[i].set_position(offset)
-        if reach > 10:  # far enough from its point to need a thread back to it
-            edge = (np.clip(centres[i], box[:2] - pixel, box[2:] + pixel) - centres[i]) / pixel
-            thread = {"arrowstyle": "-", "color": MUTED, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 4}
-            axes.annotate("", spots[i][:2], tuple(edge), textcoords="offset points", arrowprops=thread, zorder=1)
-
-
-def _penalty(
-    box: np.ndarray, taken: Sequence[np.ndarray], obstacles: np.ndarray, frame: np.ndarray, pixel: float
-) -> float:
-    wide = box + pixel * np.array([-2.5, -2.5, 2.5, 2.5])
-    inside = ((obstacles > wide[:2]) & (obstacles < wide[2:])).all(axis=1).sum()
-    clashes = sum(bool((wide[:2] < other[2:]).all() and (wide[2:] > other[:2]).all()) for other in taken)
-    outside = bool((box[:2] < frame[:2]).any() or (box[2:] > frame[2:]).any())
-    return 1000.0 * clashes + 400.0 * outside + 12.0 * float(inside)
-
-
-def _sampled(path: np.ndarray, step: float) -> np.ndarray:
-    """Points along a path, about `step` pixels apart."""
-    pieces = [path[-1:]]
-    for start, end in itertools.pairwise(path):
-        count = max(1, math.ceil(float(np.hypot(*(end - start))) / step))
-        pieces.append(start + (end - start) * np.linspace(0, 1, count, endpoint=False)[:, None])
-    return np.concatenate(pieces)
 
 
 # --- training ---
@@ -332,47 +243,9 @@ def _draw_epochs(
         left = kept > (low + high) / 2
         axes.annotate(
             f"kept: epoch {kept}", (kept, 0), (-4 if left else 4, 5), xycoords=("data", "axes fraction"),
-            textcoords="offset points", ha="right" if left else "left", fontsize=_FONT - 1.5, color=MUTED,
+            textcoords="offset points", ha="right" if left else "left", fontsize=FONT - 1.5, color=MUTED,
         )  # fmt: skip
-    return _name_ends(axes, ends)
-
-
-def _name_ends(axes: Axes, ends: Sequence[Spot]) -> Callable[[], None]:
-    """Names each line at its right end, outside the axes; names that would touch are pushed apart."""
-    step = math.ceil(len(ends) / _LABELS) if ends else 1
-    ends = sorted([*ends[::-1]][::step], key=lambda end: end[1])  # the full model, which comes last, keeps its name
-    texts = [
-        axes.text(1.02, y, name, transform=axes.get_yaxis_transform(), va="center", fontsize=_FONT - 1, color=colour)
-        for _, y, name, colour in ends
-    ]
-
-    def push() -> None:
-        figure = axes.get_figure(root=True)
-        assert figure is not None
-        frame, gap = axes.get_window_extent(), 1.25 * (_FONT - 1) * figure.dpi / 72
-        heights = [float(axes.transData.transform((0, y))[1]) for _, y, _, _ in ends]
-        for text, height in zip(texts, _apart(heights, gap, frame.y0, frame.y1)):
-            text.set_y(float(axes.transData.inverted().transform((0, height))[1]))
-
-    return push
-
-
-def _apart(heights: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Rising heights moved as little as needed to lie `gap` apart: clusters spread around their own mean."""
-    clusters: list[list[float]] = []
-    for height in heights:
-        clusters.append([height])
-        while len(clusters) > 1 and _start(clusters[-1], gap, low, high) < (
-            _start(clusters[-2], gap, low, high) + gap * len(clusters[-2])
-        ):
-            last = clusters.pop()
-            clusters[-1] += last
-    return [_start(cluster, gap, low, high) + gap * i for cluster in clusters for i in range(len(cluster))]
-
-
-def _start(cluster: Sequence[float], gap: float, low: float, high: float) -> float:
-    length = gap * (len(cluster) - 1)
-    return max(low, min(sum(cluster) / len(cluster) - length / 2, high - length))
+    return name_ends(axes, ends)
 
 
 # --- shared ---
@@ -386,7 +259,7 @@ def _render(panels: Sequence[Panel], format: str, title: str = "", paper: str = 
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "supple"}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # a name in another script must not stop a drawing
         if title:
-            figure.suptitle(_plain(title), x=0.012, ha="left", fontsize=_FONT + 2.5, fontweight="bold", color=INK)
+            figure.suptitle(_plain(title), x=0.012, ha="left", fontsize=FONT + 2.5, fontweight="bold", color=INK)
         every = np.atleast_1d(figure.subplots(1, len(panels)))
         finish = [panel(axes) for axes, panel in zip(every, panels)]
         figure.draw_without_rendering()
@@ -406,9 +279,9 @@ def _dress(axes: Axes, xlabel: str) -> None:
     axes.spines[["left", "bottom"]].set_linewidth(0.8)
     axes.grid(color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
-    axes.tick_params(colors=MUTED, labelcolor=INK, labelsize=_FONT - 0.5, width=0.8, length=3)
-    axes.set_xlabel(xlabel, fontsize=_FONT, color=INK)
-    axes.yaxis.label.set(fontsize=_FONT, color=INK)
+    axes.tick_params(colors=MUTED, labelcolor=INK, labelsize=FONT - 0.5, width=0.8, length=3)
+    axes.set_xlabel(xlabel, fontsize=FONT, color=INK)
+    axes.yaxis.label.set(fontsize=FONT, color=INK)
 
 
 def _score_label(metric: str, higher: bool) -> str:

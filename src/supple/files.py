@@ -1,0 +1,67 @@
+"""Files written whole or not at all."""
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from safetensors import SafetensorError
+
+from supple.errors import SaveError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Content = bytes | str | dict[str, "Tensor"]  # tensors are written as safetensors
+
+
+def write(path: Path, content: Content) -> Path:
+    """Writes a file whole or not at all: temporary file, sync, rename."""
+    with staged(path, content) as temporary:
+        temporary.replace(path)
+    return path
+
+
+@contextmanager
+def staged(path: Path, content: Content) -> Iterator[Path]:
+    """The content in a synced temporary file beside `path`, to be renamed by the caller, or else removed."""
+    temporary = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        temporary = Path(name)
+        with os.fdopen(handle, "wb") as file:
+            if isinstance(content, dict):
+                from safetensors.torch import save_file
+
+                save_file(content, name)
+            else:
+                file.write(content.encode("utf-8", "replace") if isinstance(content, str) else content)
+                file.flush()
+            os.fsync(file.fileno())
+        temporary.chmod(0o644)  # mkstemp makes it private; a run is meant to be shared
+        yield temporary
+        _sync_folder(path.parent)
+    except (OSError, SafetensorError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        cure = "Make room or choose another folder; what was there before is untouched."
+        raise SaveError(f"{path} could not be written: {reason}.", cure) from error
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
