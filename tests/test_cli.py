@@ -352,8 +352,14 @@ def test_predict_takes_the_images_of_a_folder_in_order(command, exits_run, image
 # --- extract, report, list, doctor, demo ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("faster", [False, True])  # whether the probe finds channels_last to be
-@pytest.mark.parametrize(("method", "point", "words"), [("exits", "exit=2", ()), ("slim", "width=0.5", ("--deploy",))])
+@pytest.mark.parametrize(
+    ("method", "point", "words", "faster"),  # faster: whether the probe finds channels_last to be
+    [
+        ("exits", "exit=2", (), False),
+        ("exits", "exit=1", ("--deploy",), True),
+        ("slim", "width=0.5", ("--deploy",), False),
+    ],
+)
 def test_extract_writes_a_network_that_torch_alone_runs_with_equal_outputs(
     command, request, monkeypatch, tmp_path, method, point, words, faster
 ):

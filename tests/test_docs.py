@@ -84,6 +84,21 @@ def test_the_commands_of_the_readme_run(demo, monkeypatch, capsys):
             load_recipe(words[2])
 
 
+def test_the_example_lets_sure_images_leave_early(demo, capsys):
+    import runpy
+
+    module = runpy.run_path(str(ROOT / "examples" / "stop_when_sure.py"))
+    module["main"](str(demo / "runs" / "demo"), 0.0)
+    nobody_stays = capsys.readouterr().out.splitlines()
+    assert nobody_stays[0].split()[:4] == ["exit=1", "answers", "359", "images;"]
+    assert len(nobody_stays) == 2
+    module["main"](str(demo / "runs" / "demo"), 1.1)
+    everybody_stays = capsys.readouterr().out.splitlines()
+    assert [line.split()[2] for line in everybody_stays[:-1]] == ["0", "0", "0", "0"]
+    full = checkpoint.load(demo / "runs" / "demo").ladder.rows[-1].score
+    assert everybody_stays[-1] == f"accuracy {100 * full:.1f} % at confidence 1.1"
+
+
 def test_every_page_named_in_the_readme_exists():
     names = re.findall(r"\]\(([^)#:]+)\)", (ROOT / "README.md").read_text())
     assert names

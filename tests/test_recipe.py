@@ -448,7 +448,7 @@ def test_any_value_for_any_key_makes_a_recipe_that_resolves_to_itself_or_a_recip
         )
     except RecipeError:
         return
-    assert repr(make_recipe(recipe.resolved())) == repr(recipe)  # repr: not-a-number is not equal to itself
+    assert make_recipe(recipe.resolved()) == recipe or "nan" in repr(recipe)  # which is not equal to itself
 
 
 @settings(deadline=None, max_examples=300)

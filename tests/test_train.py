@@ -153,6 +153,16 @@ def test_killed_processes_end_bit_identical():
     assert "2 of 2 end bit-identical" in done.stdout
 
 
+def test_two_processes_train_one_model_together(tmp_path):
+    recipe_file = tmp_path / "r.yaml"
+    recipe_file.write_text(recipe(epochs=2, devices=2, accelerator="cpu").to_yaml())
+    words = [sys.executable, "-m", "supple", "train", str(recipe_file), "--out", str(tmp_path / "run"), "--json"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)["points"]) == 3  # one document: only the first process tells
+    assert [line["step"] for line in metrics(tmp_path / "run")] == [4, 8]  # 256 images, 2 x 32 per step
+
+
 def test_ctrl_c_once_saves_and_exits_130_and_resume_finishes(tmp_path):
     """In a process of its own: the signal arrives while it trains."""
     recipe_file = tmp_path / "r.yaml"

@@ -17,6 +17,14 @@ def load_data(recipe: Recipe) -> Splits:
     return data.load(**recipe.data.model_dump(exclude={"batch_size", "classes"}))
 
 
+def pin(recipe: Recipe, splits: Splits) -> Recipe:
+    """The recipe with what was measured on the data written down: size, channels, mean, deviation, classes."""
+    found = splits.train.preprocess
+    facts = {"size": found.size, "channels": found.channels, "mean": found.mean, "std": found.std}
+    data = recipe.data.model_copy(update={**facts, "classes": len(splits.train.classes)})
+    return recipe.model_copy(update={"data": data})
+
+
 def fresh_model(recipe: Recipe, splits: Splits) -> FlexibleModel:
     """The untrained model, its weights a function of the recipe's seed."""
     torch.manual_seed(recipe.train.seed)

@@ -92,8 +92,9 @@ def load(folder: str | Path) -> FlexibleModel:
         model = build(recipe.backbone, recipe.method, len(classes), shape)
         model.admit(Point.parse(text) for text in manifest["settled"])
         model.classes = classes
-        model.preprocess = Preprocess.from_json(manifest["preprocess"]) if manifest["preprocess"] else None
-    except (LookupError, TypeError) as error:
+        saved = manifest["preprocess"]
+        model.preprocess = None if saved is None else Preprocess.from_json(saved)
+    except (LookupError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{folder / MANIFEST} is incomplete: {error}.", "Restore it, or train again.") from None
     fill(model, tensors, folder / WEIGHTS)
     model.ladder = load_ladder(folder)

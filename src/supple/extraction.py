@@ -3,6 +3,7 @@
 import io
 import json
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,8 @@ def extract_to(run: Path, point: Point, out: Path, deploy: bool = False) -> dict
         files.write(out / checkpoint.MANIFEST, json.dumps({**facts, "files": digests}, indent=1))
     except BaseException:
         for name in contents:  # the folder was empty: leave it so, and the command can be given again
-            (out / name).unlink(missing_ok=True)
+            with suppress(OSError):
+                (out / name).unlink()
         raise
     return facts
 

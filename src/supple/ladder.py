@@ -47,6 +47,11 @@ class Row:
         """The MACs to plan with: the worst case where there is one."""
         return self.macs if self.macs_worst is None else self.macs_worst
 
+    def counts(self) -> dict[str, Any]:
+        """What was counted, not measured: the same on every machine."""
+        names = ("macs", "macs_through", "params", "branch_params", "extra_params")
+        return {name: getattr(self, name) for name in names}
+
     def beats(self, other: "Row", cost: str) -> bool:
         """Whether this row costs no more, scores no worse, and is not the same in both."""
         mine, theirs = getattr(self, cost), getattr(other, cost)

@@ -2,12 +2,24 @@
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
 from supple.evaluate import Score
 from supple.text import duration, say
+
+
+@contextmanager
+def counting(total: int, text: str, quiet: bool = False) -> Iterator[Callable[[int], None]]:
+    """A bar that is told how many more are done; nothing where there is no terminal."""
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    with Bar(console=Console(stderr=True), disable=quiet or not sys.stderr.isatty(), transient=True) as bar:
+        task = bar.add_task(text, total=total)
+        yield lambda done: bar.advance(task, done)
 
 
 class Progress:

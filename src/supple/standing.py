@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from lightning_fabric import Fabric
 from torch import Tensor
 
@@ -20,11 +19,22 @@ from supple.evaluate import METRICS as MEASURES
 from supple.files import sha256, write
 from supple.losses import point_losses
 from supple.model import FlexibleModel, Output
-from supple.recipe import Recipe, make_recipe
+from supple.recipe import Recipe, load_recipe
 
 BEST = f"{STATE}/best.safetensors"
 KEPT_STATES = 2
-CHOSEN = (("threads", 0), ("precision", "auto"), ("memory_format", "auto"), ("compile", "auto"))  # see probe.py
+# What a recipe may leave open, and the first start writes down: see probe.py and assemble.pin.
+CHOSEN: dict[str, Any] = {
+    "threads": 0,
+    "precision": "auto",
+    "memory_format": "auto",
+    "compile": "auto",
+    "size": None,
+    "channels": None,
+    "classes": None,
+    "mean": None,
+    "std": None,
+}
 
 
 @dataclass
@@ -90,11 +100,11 @@ def begin(folder: Path, recipe: Recipe | None, resume: bool) -> Recipe | None:
         if recipe is None:
             raise CheckpointError(f"{folder} holds no training to resume.", "Give a recipe: supple train RECIPE.")
         return recipe
-    started = make_recipe(yaml.safe_load(saved.read_text()), where=str(saved))
+    started = load_recipe(saved)
     for section, values in (recipe.resolved() if recipe else {}).items():
         for key, value in values.items():
             before = started.resolved()[section].get(key)
-            if value != before and (key, value) not in CHOSEN:
+            if value != before and not (key in CHOSEN and value == CHOSEN[key]):
                 cure = f"Resume without the change, or start a new run with --out (not {folder})."
                 raise RecipeError(f"this training was started with {section}.{key}={before}, not {value}.", cure)
     return started
@@ -133,7 +143,7 @@ def newest_state(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]] | Non
     return None
 
 
-def restore(folder: Path, model: FlexibleModel, optimizer: torch.optim.Optimizer) -> Standing:
+def restore(fabric: Fabric, folder: Path, model: FlexibleModel, optimizer: torch.optim.Optimizer) -> Standing:
     """Fills model and optimizer from the newest valid state; a fresh standing if there is none."""
     found = newest_state(folder)
     standing = Standing()
@@ -149,7 +159,8 @@ def restore(folder: Path, model: FlexibleModel, optimizer: torch.optim.Optimizer
                 _, index, key = name.split(".", 2)
                 document["state"].setdefault(int(index), {})[key] = value
         optimizer.load_state_dict(document)
-    _cut_metrics(folder, standing.epoch)
+    if fabric.is_global_zero:
+        _cut_metrics(folder, standing.epoch)
     return standing
 
 

@@ -5,10 +5,12 @@ Lightning Fabric carries it to other devices, precisions and nodes.
 
 import copy
 import math
+import os
 import random
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ import torch
 from lightning_fabric import Fabric
 
 from supple import checkpoint, files
-from supple.assemble import fresh_model, load_data
+from supple.assemble import fresh_model, load_data, pin
 from supple.cost import profile
 from supple.data import Splits
 from supple.errors import RecipeError, TrainError
@@ -45,33 +47,43 @@ PRECISIONS: dict[str, Any] = {"auto": "32-true", "fp32": "32-true", "bf16": "bf1
 def train(recipe: Recipe | None, folder: str | Path, *, resume: bool = False, quiet: bool = False) -> Path:
     """Trains a recipe into a run folder and returns it. With `resume`, goes on from the newest valid state there."""
     folder = Path(folder)
-    with claim(folder):
-        started = begin(folder, recipe, resume)
+    with claim(folder) if is_main() else nullcontext():
+        started = begin(folder, recipe, resume or not is_main())
         if started is None:
             return folder  # finished before
-        recipe = started
-        fabric = make_fabric(recipe.train)
-        splits = load_data(recipe)
-        model = fresh_model(recipe, splits)
-        copy.deepcopy(model).admit(settled_points(recipe))  # refuse now what could not be settled at the end
-        settings = {key: value for key, value in recipe.loss.items() if key != "name"}
-        objective = OBJECTIVES[recipe.loss["name"]](model.points, **settings)
-        if not (folder / checkpoint.RECIPE).is_file():
-            recipe = choose(recipe, model, splits.train, objective, fabric.device, quiet)
-            files.write(folder / checkpoint.RECIPE, recipe.to_yaml())
-        standing = fit(fabric, recipe, folder, model, splits, objective, quiet)
-        finish(recipe, folder, splits, standing, quiet)
+        fabric = make_fabric(started.train)
+        quiet = quiet or not fabric.is_global_zero
+        splits = load_data(started)
+        model = fresh_model(started, splits)
+        copy.deepcopy(model).admit(settled_points(started))  # refuse now what could not be settled at the end
+        settings = {key: value for key, value in started.loss.items() if key != "name"}
+        objective = OBJECTIVES[started.loss["name"]](model.points, **settings)
+        if fabric.is_global_zero and not (folder / checkpoint.RECIPE).is_file():
+            started = choose(pin(started, splits), model, splits.train, objective, fabric.device, quiet)
+            files.write(folder / checkpoint.RECIPE, started.to_yaml())
+        started = fabric.broadcast(started)
+        standing = fit(fabric, started, folder, model, splits, objective, quiet)
+        if fabric.is_global_zero:
+            finish(started, folder, splits, standing, quiet)
+        fabric.barrier()
     return folder
+
+
+def is_main() -> bool:
+    """Whether this is the process that was started first: the only one, or the one that writes."""
+    return os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
 
 
 def make_fabric(settings: Train) -> Fabric:
     many = settings.devices * settings.nodes > 1
+    # A step that leaves points out leaves parameters without a gradient.
+    strategy = "ddp" if settings.sample == "every" else "ddp_find_unused_parameters_true"
     try:
         fabric = Fabric(
             accelerator=settings.accelerator,
             devices=settings.devices,
             num_nodes=settings.nodes,
-            strategy="ddp_find_unused_parameters_true" if many else "auto",
+            strategy=strategy if many else "auto",
             precision=PRECISIONS[settings.precision],
         )
     except (ValueError, RuntimeError) as error:
@@ -94,21 +106,18 @@ def fit(
     """The epochs: from the newest state in the folder, if there is one, to the last."""
     settings, sample = recipe.train, SAMPLERS[recipe.train.sample]
     torch.set_num_threads(settings.threads)
-    channels_last = settings.memory_format == "channels_last"
-    if channels_last:
+    if settings.memory_format == "channels_last":
         model.to(memory_format=torch.channels_last)
     optimizer = OPTIMIZERS[settings.optimizer](model.parameters(), settings)
     if settings.compile == "on":
         compile_regions(model)
     wrapped, optimizer = fabric.setup(model, optimizer)
-    standing = restore(folder, model, optimizer)
+    standing = restore(fabric, folder, model, optimizer)
     batch = recipe.data.batch_size * fabric.world_size
     steps = max(1, len(splits.train) // batch)
+    done = standing.epoch * steps + standing.step
     saved = time.monotonic()
-    with (
-        Patience() as patience,
-        Progress(settings.epochs, steps, batch, standing.epoch * steps + standing.step, quiet) as progress,
-    ):
+    with Patience() as patience, Progress(settings.epochs, steps, batch, done, quiet) as progress:
         while standing.epoch < settings.epochs and not should_stop(standing.history, settings.early_stop):
             order = torch.randperm(len(splits.train), generator=_generator(settings.seed, standing.epoch))
             model.train()
@@ -118,16 +127,14 @@ def fit(
                 torch.manual_seed(rng.initial_seed())  # dropout and the like
                 indices = order[step * batch : (step + 1) * batch][fabric.global_rank :: fabric.world_size]
                 x, y = fabric.to_device(splits.train.batch(indices, rng))
-                if channels_last:
+                if settings.memory_format == "channels_last":
                     x = x.contiguous(memory_format=torch.channels_last)
-                rate = learning_rate(settings, standing.epoch + step / steps, standing.history)
                 for group in optimizer.param_groups:
-                    group["lr"] = rate
+                    group["lr"] = learning_rate(settings, standing.epoch + step / steps, standing.history)
 
                 outputs = wrapped(x, sample(model.points, random.Random(rng.initial_seed())))
                 loss = objective(outputs, y) + model.penalty(outputs)
-                value = loss.item()
-                if not math.isfinite(value):
+                if not loss.isfinite():
                     bad = [str(point) for point, part in point_losses(outputs, y).items() if not part.isfinite()]
                     raise broken(bad, f"at epoch {standing.epoch + 1}, step {step + 1}", folder)
                 optimizer.zero_grad()
@@ -136,9 +143,9 @@ def fit(
                     fabric.clip_gradients(wrapped, optimizer, max_norm=settings.clip)
                 optimizer.step()
 
-                standing.tally(outputs, y, value)
-                progress.step(standing.epoch, value)
-                ended = patience.ended  # looked at once: a signal that comes later ends the next step
+                standing.tally(outputs, y, loss.item())
+                progress.step(standing.epoch, loss.item())
+                ended = fabric.broadcast(patience.ended)  # looked at once: a signal from now on ends the next step
                 if ended or time.monotonic() - saved > settings.save_every_s:
                     standing.seconds += time.monotonic() - began
                     save(fabric, folder, model, optimizer, standing)
@@ -186,7 +193,7 @@ def end_epoch(
         raise broken(bad, f"after epoch {standing.epoch + 1}, on the held-out images", folder)
     merit = mean_score(scores) if recipe.train.select == "score" else -mean_loss(scores)
     best = standing.best is None or merit > standing.best
-    standing.history.append(mean_loss(scores))
+    standing.history.append(fabric.broadcast(mean_loss(scores)))
     line: dict[str, Any] = {
         "epoch": standing.epoch + 1,
         "step": (standing.epoch + 1) * steps,

@@ -25,6 +25,7 @@ def train(
         folder = Path(target)
         _settle(folder, settle, changes)
     else:
+        from supple.train import is_main
         from supple.train import train as run
 
         if is_run(target) and not resume:
@@ -35,6 +36,8 @@ def train(
             raise RecipeError("a training goes on with the recipe it was started with.", "Leave the changes out.")
         folder = Path(target) if recipe is None else out or Path("runs") / Path(target).stem
         run(recipe, folder, resume=resume, quiet=json)
+        if not is_main():
+            return  # one of several processes: the first one tells
     ladder = checkpoint.load_ladder(folder)
     if json:
         print_json({"run": str(folder), **ladder.to_json()})
