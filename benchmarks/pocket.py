@@ -55,10 +55,6 @@ def main() -> None:
     seeds = [int(seed) for seed in given.seeds.split(",")]
     for net in given.nets.split(","):
         print(table(net, given.data, seeds, given.changes), end="\n\n", flush=True)
-            table(net, given.data, [int(seed) for seed in given.seeds.split(",")], given.changes),
-            end="\n\n",
-            flush=True,
-        )
 
 
 if __name__ == "__main__":

@@ -16,11 +16,13 @@ from typing import Any
 
 import torch
 from lightning_fabric import Fabric
+from torch import Tensor
 
 from supple import checkpoint, files
 from supple.assemble import fresh_model, load_data, pin
 from supple.cost import profile
 from supple.data import Splits
+from supple.data.images import one_ahead
 from supple.errors import RecipeError, TrainError
 from supple.evaluate import evaluate, mean_loss, mean_score
 from supple.interrupt import Interrupted, Patience
@@ -122,17 +124,22 @@ def fit(
             order = torch.randperm(len(splits.train), generator=_generator(settings.seed, standing.epoch))
             model.train()
             began = time.monotonic()
-            for step in range(standing.step, steps):
-                rng = _generator(settings.seed, standing.epoch, step)
-                torch.manual_seed(rng.initial_seed())  # dropout and the like
+
+            def read(step: int, order: Tensor = order, epoch: int = standing.epoch) -> tuple[Tensor, Tensor]:
                 indices = order[step * batch : (step + 1) * batch][fabric.global_rank :: fabric.world_size]
-                x, y = fabric.to_device(splits.train.batch(indices, rng))
+                return splits.train.batch(indices, _generator(settings.seed, epoch, step))
+
+            rest = range(standing.step, steps)
+            for step, (x, y) in zip(rest, one_ahead(read, rest, splits.train.slow)):
+                seed = _seed(settings.seed, standing.epoch, step)
+                torch.manual_seed(seed)  # dropout and the like
+                x, y = fabric.to_device((x, y))
                 if settings.memory_format == "channels_last":
                     x = x.contiguous(memory_format=torch.channels_last)
                 for group in optimizer.param_groups:
                     group["lr"] = learning_rate(settings, standing.epoch + step / steps, standing.history)
 
-                outputs = wrapped(x, sample(model.points, random.Random(rng.initial_seed())))
+                outputs = wrapped(x, sample(model.points, random.Random(seed)))
                 loss = objective(outputs, y) + model.penalty(outputs)
                 if not loss.isfinite():
                     bad = [str(point) for point, part in point_losses(outputs, y).items() if not part.isfinite()]
@@ -251,6 +258,10 @@ def score_and_save(recipe: Recipe, folder: Path, model: FlexibleModel, splits: S
     write_report(folder)
 
 
+def _seed(*parts: int) -> int:
+    """A number that depends on these alone."""
+    return random.Random("/".join(map(str, parts))).getrandbits(62)
+
+
 def _generator(*parts: int) -> torch.Generator:
-    """A random source that depends on these numbers alone."""
-    return torch.Generator().manual_seed(random.Random("/".join(map(str, parts))).getrandbits(62))
+    return torch.Generator().manual_seed(_seed(*parts))

@@ -2,10 +2,10 @@
 
 import difflib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ class Readable(Protocol):
     def read(self) -> bytes: ...
 
 
+Made = TypeVar("Made")
 Source = bytes | str | Path | Readable
 
 
@@ -32,6 +33,22 @@ def content(source: Source, max_pixels: int) -> tuple[bytes | str | Path, int, s
     if isinstance(source, bytes | str | Path):
         return source, max_pixels, None
     return source.read(), max_pixels, str(source)
+
+
+def one_ahead(make: Callable[[int], Made], steps: Iterable[int], ahead: bool = True) -> Iterator[Made]:
+    """`map`, with the next result made in a thread while this one is used."""
+    if not ahead:
+        yield from map(make, steps)
+        return
+    with ThreadPoolExecutor(1) as pool:
+        waiting = None
+        for step in steps:
+            coming = pool.submit(make, step)
+            if waiting is not None:
+                yield waiting.result()
+            waiting = coming
+        if waiting is not None:
+            yield waiting.result()
 
 
 class ImageSet:
@@ -86,6 +103,11 @@ class ImageSet:
     def shape(self) -> tuple[int, int, int]:
         """(channels, size, size) of one image."""
         return self.preprocess.channels, self.preprocess.size, self.preprocess.size
+
+    @property
+    def slow(self) -> bool:
+        """Whether the next batch is worth reading while this one trains (a policy draws from the global generator)."""
+        return not isinstance(self._images, Tensor) and self._augmentation[2] is None
 
     def batch(self, indices: Tensor, rng: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         images = self.read(indices)
