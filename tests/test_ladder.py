@@ -301,7 +301,7 @@ def test_the_table_is_cheapest_first_in_aligned_columns_and_marks_dominated_poin
     assert lines == [
         "point   MMACs  params  top-1 %",
         "exit=1   10.0   500 k     65.0",
-        "exit=2   28.0   1.4 M     64.0  -  worse than exit=1, which costs less",
+        "exit=2   28.0   1.4 M     64.0  -  worse than exit=1 at higher cost",
         "exit=3   40.0     2 M     73.0",
         "full     80.0     4 M     74.0",
     ]
@@ -315,7 +315,7 @@ def test_the_table_of_times_shows_batch_threads_and_both_percentiles() -> None:
         "point        MMACs  params  batch  threads  ms p50 / p95     top-1 %",
         "exit=1        10.0       -      1        2         2 / 3        65.0",
         "exit=1        10.0       -     16        2     123 / 200        65.0",
-        "exit=2        28.0       -      1        2       5 / 7.5        64.0  -  worse than exit=1, which costs less",
+        "exit=2        28.0       -      1        2       5 / 7.5        64.0  -  worse than exit=1 at higher cost",
         "exit=3        40.0       -      1        2         6 / 9        73.0",
         "full          80.0       -      1        2       12 / 18        74.0",
         "any 6 of 12   90.0       -      -        -             -  70.0 ± 1.2",
@@ -328,7 +328,7 @@ def test_the_table_names_other_metrics_and_marks_the_larger_error() -> None:
         "point   MMACs  params  mae",
         "exit=1   10.0       -  3.5",
         "exit=2   15.0       -    -",
-        "full     20.0       -  3.6  -  worse than exit=1, which costs less",
+        "full     20.0       -  3.6  -  worse than exit=1 at higher cost",
     ]
 
 
@@ -340,3 +340,9 @@ def test_rows_of_different_batches_are_not_rivals() -> None:
 def test_a_ladder_without_rows_or_scores_still_prints() -> None:
     assert str(Ladder()) == "point  MMACs  params"
     assert str(Ladder([Row("full")])).splitlines()[1].split() == ["full", "-", "-"]
+
+
+def test_a_point_with_an_equal_score_at_higher_cost_is_marked_too() -> None:
+    text = str(Ladder([row("exit=1", 10, 0.5), row("exit=2", 20, 0.5), row("full", 20, 0.5)]))
+    marks = [line.split("50.0")[1].strip() for line in text.splitlines()[1:]]
+    assert marks == ["", "-  no better than exit=1 at higher cost", "-  no better than exit=1 at higher cost"]

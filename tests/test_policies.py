@@ -66,3 +66,8 @@ def test_a_budget_for_a_ladder_without_points_is_an_error_with_a_cure() -> None:
 def test_without_limits_no_ladder_is_needed() -> None:
     assert choose_point(Ladder()) == (FULL, "full")
     assert choose_point(Ladder(), asked=Point(exit=3)) == (Point(exit=3), "asked")
+
+
+def test_the_quickest_point_answers_a_deadline_that_nothing_meets() -> None:
+    rows = [Row("exit=1", batch=1, macs=10, p95_ms=4.0, score=0.5), Row("full", batch=1, macs=20, p95_ms=3.0, score=0.6)]
+    assert choose_point(Ladder(rows), deadline_ms=1.0) == (FULL, "deadline")

@@ -178,8 +178,12 @@ class Ladder:
 
     def _remark(self, row: Row, cost: str) -> str:
         rivals = [r for r in self if r.key[1:] == row.key[1:]]
-        winner = next((r for r in rivals if r.beats(row, cost) and r.score != row.score), None)
-        return f"-  worse than {winner.point}, which costs less" if winner else ""
+        winner = next((rival for rival in rivals if rival.beats(row, cost)), None)
+        if winner is None:
+            return ""
+        verdict = "no better" if winner.score == row.score else "worse"
+        dearer = getattr(winner, cost) < getattr(row, cost)
+        return f"-  {verdict} than {winner.point} at {'higher' if dearer else 'the same'} cost"
 
     def plot(self, path: str | Path) -> Path:
         """Draws score against MACs (and against measured ms, where there are times)."""

@@ -15,7 +15,7 @@ def choose_point(
 ) -> tuple[Point, str]:
     """The point for a request, and the reason: `asked`, `deadline`, `budget` or `full`.
 
-    When nothing fits, the cheapest point answers: late is better than never. `key` narrows the timed rows.
+    When nothing fits, the cheapest (for a deadline, the quickest) point answers: late is better than never. `key` narrows the timed rows.
     """
     if asked is not None:
         return asked, "asked"
@@ -26,6 +26,9 @@ def choose_point(
     try:
         return ladder.best_under(ms=deadline_ms, macs=budget_macs, **key), reason
     except PointError:
-        if deadline_ms is not None and not any(row.p95_ms for row in rows):
+        if deadline_ms is None:
+            return rows.cheapest(), reason
+        timed = [row for row in rows if row.p95_ms is not None]
+        if not timed:
             raise
-        return rows.cheapest(), reason
+        return Point.parse(min(timed, key=lambda row: row.p95_ms or 0).point), reason

@@ -140,6 +140,8 @@ def make_recipe(document: Any, changes: Iterable[str] = (), where: str = "recipe
 def find_recipe(name: str | Path) -> Path:
     """The file itself, or one of the recipes that come with supple, by its name."""
     given = Path(name)
+    if len(given.name) > 200:
+        raise RecipeError(f"{str(name)[:60]}... is no file name.", "Give a recipe. See supple list --recipes.")
     if given.is_file():
         return given
     for root in recipe_folders():

@@ -1,4 +1,5 @@
 import dataclasses
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,12 +18,13 @@ def bench(
 ) -> None:
     """The points run in turn, round by round, so that their ratios hold on a noisy machine. ms are per batch.
 
-    The figures of a run go into its ladder.json. A recipe is timed with random weights.
+    The figures of a run go into its ladder.json and report.html. A recipe is timed with random weights.
     """
     import torch
 
     from supple import checkpoint, cost
     from supple.ladder import Ladder
+    from supple.report import write_report
     from supple.runtime.measure import machine, time_points
 
     model = model_of(target, changes)
@@ -45,9 +47,8 @@ def bench(
             here = model.ladder.where(batch=size, threads=count, machine=machine())
             rows += [row for row in here if row.point in {str(p) for p in points}]
     if is_run(target):
-        from pathlib import Path
-
         checkpoint.save_ladder(Path(target), model.ladder)
+        write_report(Path(target))
     if json:
         print_json({"points": [row.to_json() for row in rows]})
     else:

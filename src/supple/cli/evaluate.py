@@ -3,13 +3,14 @@ from supple.errors import DataError
 
 
 def evaluate(run: Run, changes: Changes = None, point: Points = None, json: Json = False) -> None:
-    """All points in one pass; the figures go into the run's ladder.json. Changes such as data.root=... are taken."""
+    """All points in one pass; the figures go into the run's ladder.json and report.html. Changes such as data.root=... are taken."""
     from supple import checkpoint, cost
     from supple.assemble import load_data
     from supple.cli.common import model_of, recipe_of
     from supple.evaluate import evaluate as score_points
     from supple.ladder import Ladder
     from supple.progress import counting
+    from supple.report import write_report
 
     model = model_of(must_be_run(run), changes)
     points = points_of(model, point)
@@ -26,6 +27,7 @@ def evaluate(run: Run, changes: Changes = None, point: Points = None, json: Json
     for row in result:
         model.ladder.update(row.point, **row.counts())
     checkpoint.save_ladder(run, model.ladder)
+    write_report(run)
     if json:
         print_json(result.to_json())
     else:
