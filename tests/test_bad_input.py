@@ -26,7 +26,7 @@ from supple.checkpoint import sha256
 from supple.errors import CheckpointError, SuppleError
 from supple.schedule import learning_rate
 from supple.standing import claim, newest_state
-from tiny import tiny_document, tiny_recipe
+from tiny import tiny_document
 
 Damage = Callable[[Path], object]
 
@@ -576,8 +576,3 @@ def test_an_extract_that_does_not_fit_on_the_disk_can_be_tried_again_in_the_same
     disk(10**9)
     assert command("extract", exits_run, "--out", out).status == 0
     assert contents(exits_run) == before
-
-
-def test_the_tiny_recipe_of_these_tests_is_the_one_of_the_shared_runs(exits_run):
-    trained = json.loads((exits_run / MANIFEST).read_text())["recipe"]
-    assert trained["backbone"] == tiny_recipe().resolved()["backbone"]

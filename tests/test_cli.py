@@ -27,7 +27,7 @@ from supple.errors import SuppleError
 from supple.methods import METHODS
 from supple.progress import Progress
 from supple.recipe import find_recipe, load_recipe
-from supple.runtime.measure import machine
+from supple.runtime.measure import Times, machine
 from tiny import tiny_recipe
 
 CLICK = typer.main.get_command(app.app)
@@ -328,15 +328,20 @@ def test_predict_names_the_point_that_ran_and_why(command, laddered, image, word
     assert answer["label"] == expected[0][1]
 
 
-def test_predict_measures_and_counts_for_itself_what_the_ladder_lacks(command, exits_copy, image):
+def test_predict_measures_and_counts_for_itself_what_the_ladder_lacks(command, monkeypatch, exits_copy, image):
+    def timed(model: object, points: list[Point], **limits: object) -> dict[str, Times]:
+        return {str(point): Times(ms, ms, ms, 15) for ms, point in enumerate(points, 1)}
+
     def point(*words: str) -> str:
         return str(command("predict", exits_copy, image, *words, "--json").json["predictions"][0]["point"])
 
+    monkeypatch.setattr("supple.answer.time_points", timed)
     best = max(load(exits_copy).ladder, key=lambda row: row.score).point
-    assert (point("--deadline-ms", "1e-6"), point("--deadline-ms", "1e6")) == ("exit=1", best)
+    assert (point("--deadline-ms", "0.5"), point("--deadline-ms", "1.5")) == ("exit=1", "exit=1")
+    assert point("--deadline-ms", "3.5") == best
     # One point timed is not all of them: the others are not out of the question for it.
     assert command("bench", exits_copy, "--point", "exit=1", "--rounds", "5").status == 0
-    assert point("--deadline-ms", "1e6") == best
+    assert point("--deadline-ms", "3.5") == best
     (exits_copy / "ladder.json").unlink()
     assert (point("--budget-macs", "300e3"), point("--budget-macs", "1e9")) == ("exit=1", "full")
 

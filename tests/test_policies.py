@@ -69,5 +69,5 @@ def test_without_limits_no_ladder_is_needed() -> None:
 
 
 def test_the_quickest_point_answers_a_deadline_that_nothing_meets() -> None:
-    rows = [Row("exit=1", batch=1, macs=10, p95_ms=4.0, score=0.5), Row("full", batch=1, macs=20, p95_ms=3.0, score=0.6)]
-    assert choose_point(Ladder(rows), deadline_ms=1.0) == (FULL, "deadline")
+    slow, quick = Row("exit=1", batch=1, macs=10, p95_ms=4.0), Row("full", batch=1, macs=20, p95_ms=3.0)
+    assert choose_point(Ladder([slow, quick]), deadline_ms=1.0) == (FULL, "deadline")

@@ -34,7 +34,7 @@ def epoch(number: int, selected: bool = False) -> dict[str, Any]:
     points = {"exit=1": 0.3, "full": 0.4}
     measured = {name: {"loss": 3.0 / number, "score": score + 0.01 * number} for name, score in points.items()}
     return {
-        "epoch": number, "step": 100 * number, "lr": 0.1, "seconds": 30.0 * number, 
+        "epoch": number, "step": 100 * number, "lr": 0.1, "seconds": 30.0 * number,
         "images_per_s": 800.0, "loss": 3.2 / number,
         "metric": "accuracy", "higher_is_better": True, "train": measured, "val": measured, "selected": selected,
     }  # fmt: skip
