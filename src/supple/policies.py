@@ -15,7 +15,8 @@ def choose_point(
 ) -> tuple[Point, str]:
     """The point for a request, and the reason: `asked`, `deadline`, `budget` or `full`.
 
-    When nothing fits, the cheapest (for a deadline, the quickest) point answers: late is better than never. `key` narrows the timed rows.
+    When nothing fits, the cheapest point (for a deadline, the quickest) answers: late is better than never. `key`
+    narrows the timed rows.
     """
     if asked is not None:
         return asked, "asked"

@@ -3,7 +3,10 @@ from supple.errors import DataError
 
 
 def evaluate(run: Run, changes: Changes = None, point: Points = None, json: Json = False) -> None:
-    """All points in one pass; the figures go into the run's ladder.json and report.html. Changes such as data.root=... are taken."""
+    """All points in one pass over the data, which may be changed: data.root=...
+
+    The figures go into the run's ladder.json and report.html.
+    """
     from supple import checkpoint, cost
     from supple.assemble import load_data
     from supple.cli.common import model_of, recipe_of
