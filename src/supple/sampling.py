@@ -1,7 +1,9 @@
-"""Which points one training step runs: pure functions of the model's points and a random source."""
+"""Chance, repeatable: which points one training step runs, and random sources that depend on where it stands."""
 
 import random
 from collections.abc import Callable, Sequence
+
+import torch
 
 from supple.point import Point
 
@@ -31,3 +33,12 @@ def full(points: Sequence[Point], rng: random.Random) -> list[Point]:
 
 
 SAMPLERS: dict[str, Sampler] = {"every": every, "sandwich": sandwich, "one": one, "full": full}
+
+
+def seed_of(*parts: int) -> int:
+    """A number that depends on these alone."""
+    return random.Random("/".join(map(str, parts))).getrandbits(62)
+
+
+def generator(*parts: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed_of(*parts))

@@ -7,9 +7,8 @@ import copy
 import math
 import os
 import random
-import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -20,23 +19,20 @@ from torch import Tensor
 
 from supple import checkpoint, files
 from supple.assemble import fresh_model, load_data, pin
-from supple.cost import profile
 from supple.data import Splits
 from supple.data.images import one_ahead
 from supple.errors import RecipeError, TrainError
 from supple.evaluate import evaluate, mean_loss, mean_score
+from supple.finish import finish, settled_points
 from supple.interrupt import Interrupted, Patience
-from supple.ladder import Ladder
 from supple.losses import OBJECTIVES, Objective, point_losses
 from supple.model import FlexibleModel
-from supple.point import Point
 from supple.probe import choose, compile_regions
 from supple.progress import Progress
 from supple.recipe import Recipe, Train
-from supple.sampling import SAMPLERS
+from supple.sampling import SAMPLERS, generator, seed_of
 from supple.schedule import learning_rate, should_stop
 from supple.standing import BEST, Standing, add_metrics, begin, claim, newest_state, restore, save, weights
-from supple.text import say
 
 OPTIMIZERS: dict[str, Callable[[Any, Train], torch.optim.Optimizer]] = {
     "sgd": lambda p, t: torch.optim.SGD(p, t.lr, t.momentum, nesterov=t.nesterov, weight_decay=t.weight_decay),
@@ -107,13 +103,7 @@ def fit(
 ) -> Standing:
     """The epochs: from the newest state in the folder, if there is one, to the last."""
     settings, sample = recipe.train, SAMPLERS[recipe.train.sample]
-    torch.set_num_threads(settings.threads)
-    if settings.memory_format == "channels_last":
-        model.to(memory_format=torch.channels_last)
-    optimizer = OPTIMIZERS[settings.optimizer](model.parameters(), settings)
-    if settings.compile == "on":
-        compile_regions(model)
-    wrapped, optimizer = fabric.setup(model, optimizer)
+    wrapped, optimizer = set_up(fabric, settings, model)
     standing = restore(fabric, folder, model, optimizer)
     batch = recipe.data.batch_size * fabric.world_size
     steps = max(1, len(splits.train) // batch)
@@ -121,29 +111,19 @@ def fit(
     saved = time.monotonic()
     with Patience() as patience, Progress(settings.epochs, steps, batch, done, quiet) as progress:
         while standing.epoch < settings.epochs and not should_stop(standing.history, settings.early_stop):
-            order = torch.randperm(len(splits.train), generator=_generator(settings.seed, standing.epoch))
             model.train()
             began = time.monotonic()
-
-            def read(step: int, order: Tensor = order, epoch: int = standing.epoch) -> tuple[Tensor, Tensor]:
-                indices = order[step * batch : (step + 1) * batch][fabric.global_rank :: fabric.world_size]
-                return splits.train.batch(indices, _generator(settings.seed, epoch, step))
-
-            rest = range(standing.step, steps)
-            for step, (x, y) in zip(rest, one_ahead(read, rest, splits.train.slow)):
-                seed = _seed(settings.seed, standing.epoch, step)
+            for x, y in batches(fabric, recipe, splits, standing, steps):
+                seed = seed_of(settings.seed, standing.epoch, standing.step)
                 torch.manual_seed(seed)  # dropout and the like
-                x, y = fabric.to_device((x, y))
-                if settings.memory_format == "channels_last":
-                    x = x.contiguous(memory_format=torch.channels_last)
                 for group in optimizer.param_groups:
-                    group["lr"] = learning_rate(settings, standing.epoch + step / steps, standing.history)
+                    group["lr"] = learning_rate(settings, standing.epoch + standing.step / steps, standing.history)
 
                 outputs = wrapped(x, sample(model.points, random.Random(seed)))
                 loss = objective(outputs, y) + model.penalty(outputs)
                 if not loss.isfinite():
                     bad = [str(point) for point, part in point_losses(outputs, y).items() if not part.isfinite()]
-                    raise broken(bad, f"at epoch {standing.epoch + 1}, step {step + 1}", folder)
+                    raise broken(bad, f"at epoch {standing.epoch + 1}, step {standing.step + 1}", folder)
                 optimizer.zero_grad()
                 fabric.backward(loss)
                 if settings.clip:
@@ -164,6 +144,34 @@ def fit(
             save(fabric, folder, model, optimizer, standing)
             saved = time.monotonic()
     return standing
+
+
+def set_up(fabric: Fabric, settings: Train, model: FlexibleModel) -> tuple[Any, torch.optim.Optimizer]:
+    """Threads, memory format, optimizer and compilation as the resolved recipe says."""
+    torch.set_num_threads(settings.threads)
+    if settings.memory_format == "channels_last":
+        model.to(memory_format=torch.channels_last)
+    optimizer = OPTIMIZERS[settings.optimizer](model.parameters(), settings)
+    if settings.compile == "on":
+        compile_regions(model)
+    wrapped, optimizer = fabric.setup(model, optimizer)
+    return wrapped, optimizer
+
+
+def batches(fabric: Fabric, recipe: Recipe, splits: Splits, standing: Standing, steps: int) -> Iterator[Any]:
+    """What is left of the epoch under way, in its own random order; each process of several gets its share."""
+    seed, epoch = recipe.train.seed, standing.epoch
+    order = torch.randperm(len(splits.train), generator=generator(seed, epoch))
+    size = recipe.data.batch_size * fabric.world_size
+
+    def read(step: int) -> tuple[Tensor, Tensor]:
+        indices = order[step * size : (step + 1) * size][fabric.global_rank :: fabric.world_size]
+        return splits.train.batch(indices, generator(seed, epoch, step))
+
+    for x, y in one_ahead(read, range(standing.step, steps), splits.train.slow):
+        if recipe.train.memory_format == "channels_last":
+            x = x.contiguous(memory_format=torch.channels_last)
+        yield fabric.to_device((x, y))
 
 
 def broken(bad: list[str], when: str, folder: Path) -> TrainError:
@@ -222,46 +230,3 @@ def end_epoch(
         add_metrics(folder, line)
     progress.epoch(standing.epoch, line["loss"], scores, best)
     standing.next_epoch()
-
-
-def finish(recipe: Recipe, folder: Path, splits: Splits, standing: Standing, quiet: bool) -> None:
-    """Takes the best epoch's weights, settles, scores the test images, and writes the run folder."""
-    model = fresh_model(recipe, splits)
-    checkpoint.fill(model, checkpoint.read_tensors(folder / BEST), folder / BEST)
-    settle(model, splits, settled_points(recipe), recipe.train.seed)
-    facts = {"seconds": round(standing.seconds, 1), "epoch": standing.best_epoch, "epochs": standing.epoch}
-    score_and_save(recipe, folder, model, splits, facts)
-    shutil.rmtree(folder / checkpoint.STATE, ignore_errors=True)
-    if not quiet:
-        say(f"{folder}: epoch {standing.best_epoch} of {standing.epoch} kept; scores on {len(splits.test)} test images")
-
-
-def settled_points(recipe: Recipe) -> list[Point]:
-    return [Point.parse(text) for text in recipe.train.settle]
-
-
-def settle(model: FlexibleModel, splits: Splits, points: list[Point], seed: int) -> None:
-    """Settles a model on up to 4,096 training images, not augmented."""
-    order = torch.randperm(len(splits.train), generator=_generator(seed, -1))[:4096]
-    model.settle((splits.train.batch(indices) for indices in torch.split(order, 256) if len(indices) > 1), points)
-
-
-def score_and_save(recipe: Recipe, folder: Path, model: FlexibleModel, splits: Splits, facts: dict[str, Any]) -> None:
-    """Scores every point on the test images and writes weights, manifest, ladder and report."""
-    from supple.report import write_report
-
-    ladder = Ladder(profile(model))
-    for score in evaluate(model, splits.test):
-        ladder.update(score.name, **score.facts())
-    checkpoint.save(folder, model, recipe, {key: facts[key] for key in ("seconds", "epoch", "epochs") if key in facts})
-    checkpoint.save_ladder(folder, ladder)
-    write_report(folder)
-
-
-def _seed(*parts: int) -> int:
-    """A number that depends on these alone."""
-    return random.Random("/".join(map(str, parts))).getrandbits(62)
-
-
-def _generator(*parts: int) -> torch.Generator:
-    return torch.Generator().manual_seed(_seed(*parts))

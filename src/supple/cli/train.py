@@ -49,8 +49,8 @@ def _settle(folder: Path, texts: list[str], changes: list[str] | None) -> None:
     from supple import checkpoint
     from supple.assemble import load_data
     from supple.cli.common import recipe_of
+    from supple.finish import score_and_save, settle
     from supple.point import Point
-    from supple.train import score_and_save, settle
 
     model = checkpoint.load(folder)
     recipe = recipe_of(folder, changes)

@@ -1,0 +1,56 @@
+"""The end of a training: the best epoch's weights, settled, scored on the test images, written as a run."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from supple import checkpoint
+from supple.assemble import fresh_model
+from supple.cost import profile
+from supple.data import Splits
+from supple.evaluate import evaluate
+from supple.ladder import Ladder
+from supple.model import FlexibleModel
+from supple.point import Point
+from supple.recipe import Recipe
+from supple.sampling import generator
+from supple.standing import BEST, Standing
+from supple.text import say
+
+SETTLED_ON = 4096  # training images
+
+
+def finish(recipe: Recipe, folder: Path, splits: Splits, standing: Standing, quiet: bool) -> None:
+    """Takes the best epoch's weights, settles, scores the test images, and writes the run folder."""
+    model = fresh_model(recipe, splits)
+    checkpoint.fill(model, checkpoint.read_tensors(folder / BEST), folder / BEST)
+    settle(model, splits, settled_points(recipe), recipe.train.seed)
+    facts = {"seconds": round(standing.seconds, 1), "epoch": standing.best_epoch, "epochs": standing.epoch}
+    score_and_save(recipe, folder, model, splits, facts)
+    shutil.rmtree(folder / checkpoint.STATE, ignore_errors=True)
+    if not quiet:
+        say(f"{folder}: epoch {standing.best_epoch} of {standing.epoch} kept; scores on {len(splits.test)} test images")
+
+
+def settled_points(recipe: Recipe) -> list[Point]:
+    return [Point.parse(text) for text in recipe.train.settle]
+
+
+def settle(model: FlexibleModel, splits: Splits, points: list[Point], seed: int) -> None:
+    """Settles a model on some training images, not augmented."""
+    order = torch.randperm(len(splits.train), generator=generator(seed, -1))[:SETTLED_ON]
+    model.settle((splits.train.batch(indices) for indices in torch.split(order, 256) if len(indices) > 1), points)
+
+
+def score_and_save(recipe: Recipe, folder: Path, model: FlexibleModel, splits: Splits, facts: dict[str, Any]) -> None:
+    """Scores every point on the test images and writes weights, manifest, ladder and report."""
+    from supple.report import write_report
+
+    ladder = Ladder(profile(model))
+    for score in evaluate(model, splits.test):
+        ladder.update(score.name, **score.facts())
+    checkpoint.save(folder, model, recipe, {key: facts[key] for key in ("seconds", "epoch", "epochs") if key in facts})
+    checkpoint.save_ladder(folder, ladder)
+    write_report(folder)
