@@ -22,11 +22,12 @@ from torch import Tensor
 import supple.train
 from supple import Point, load
 from supple.assemble import fresh_model
-from supple.checkpoint import sha256
-from supple.errors import CheckpointError, SuppleError
+from supple.errors import CheckpointError, RecipeError, SuppleError
+from supple.files import sha256
 from supple.schedule import learning_rate
 from supple.standing import claim, newest_state
-from tiny import tiny_document
+from supple.train import train
+from tiny import tiny_document, tiny_recipe
 
 Damage = Callable[[Path], object]
 
@@ -576,3 +577,9 @@ def test_an_extract_that_does_not_fit_on_the_disk_can_be_tried_again_in_the_same
     disk(10**9)
     assert command("extract", exits_run, "--out", out).status == 0
     assert contents(exits_run) == before
+
+
+def test_a_batch_of_one_is_refused_where_batch_norm_has_one_value(tmp_path):
+    with pytest.raises(RecipeError, match=r"data.batch_size is 1, and") as caught:
+        train(tiny_recipe("exits", data={"batch_size": 1, "size": 4}), tmp_path / "run", quiet=True)
+    assert "Raise data.batch_size" in caught.value.cure

@@ -37,7 +37,15 @@ def choose(
     x, y = data.batch(torch.arange(min(recipe.data.batch_size, len(data))))
     timing = Timing(objective, x.to(device), y.to(device))
 
-    plain = timing.step_s(model, rounds=1)
+    try:
+        plain = timing.step_s(model)
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        cause = f"batch norm cannot learn from one value: data.batch_size is {recipe.data.batch_size}"
+        raise RecipeError(
+            f"{cause}, and {len(data)} images are trained on.", "Raise data.batch_size, or add images."
+        ) from None
     long_enough = plain * steps > WORTH_PROBING_S and device.type == "cpu"
     memory_format = settings.memory_format
     if memory_format == "auto":

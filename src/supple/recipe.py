@@ -32,6 +32,7 @@ class Data(BaseModel):
     limit: int | None = Field(None, ge=1)  # use only so many training images
     test_limit: int | None = Field(None, ge=1)  # use only so many test images
     holdout: int | float = Field(0.1, gt=0)  # kept out of training to choose the epoch: a share, or a number of images
+    test_share: float = Field(0.2, gt=0, lt=1)  # of a folder without a test part
     crop: int = Field(0, ge=0, le=64)  # random crop after padding by so many pixels
     flip: bool = False  # random horizontal flip
     policy: str | None = None  # autoaugment, randaugment, trivialaugment: image by image, slower
