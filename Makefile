@@ -4,10 +4,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types check clean
+.PHONY: demo dev test lint types check clean
 
 demo: $(VENV)/core
 	$(BIN)/supple demo
+
+# An environment to work in: source .venv/bin/activate
+dev: $(VENV)/dev
 
 # The whole suite, one worker per core.
 test: $(VENV)/dev

@@ -15,9 +15,10 @@ import torch
 
 from supple.backbones import MobileNetV1
 from supple.cost import profile
+from supple.machine import machine
 from supple.methods import build
 from supple.point import Point
-from supple.runtime.measure import interleave, machine
+from supple.runtime.measure import interleave
 
 
 @torch.inference_mode()

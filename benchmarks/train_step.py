@@ -19,11 +19,12 @@ from supple.assemble import fresh_model, skeleton
 from supple.cost import profile
 from supple.data import ImageSet, Preprocess, Splits
 from supple.losses import distill_objective
+from supple.machine import machine
 from supple.methods import build
 from supple.point import FULL
 from supple.probe import compile_regions
 from supple.recipe import load_recipe
-from supple.runtime.measure import interleave, machine
+from supple.runtime.measure import interleave
 from supple.train import fit, make_fabric
 
 BATCH = 64

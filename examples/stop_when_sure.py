@@ -12,14 +12,13 @@ import sys
 import torch
 
 import supple
-from supple.assemble import load_data
-from supple.cli.common import recipe_of
+from supple.assemble import data_of
 
 
 @torch.inference_mode()
 def main(run: str = "runs/demo", confidence: float = 0.9) -> None:
     model = supple.load(run)
-    images, labels = (test := load_data(recipe_of(run)).test).batch(torch.arange(len(test)))
+    images, labels = (test := data_of(run).test).batch(torch.arange(len(test)))
     left = torch.arange(len(images))  # who is still in the batch
     answers = torch.empty_like(labels)
     stages = model.run(images, model.points)

@@ -13,9 +13,10 @@ def name_of(requirement: str) -> str:
     return re.split(r"[\[<>=!~; ]", requirement)[0].lower().replace("_", "-")
 
 
-def test_every_package_is_declared():
-    found = {".".join(path.parent.relative_to(ROOT / "src").parts) for path in (ROOT / "src").rglob("__init__.py")}
-    assert found | {"supple.recipes"} == set(PROJECT["tool"]["setuptools"]["packages"])
+def test_every_folder_of_recipes_is_installed():
+    folders = {path.parent.name for path in (ROOT / "recipes").rglob("*.yaml")}
+    declared = PROJECT["tool"]["setuptools"]["data-files"]
+    assert declared == {f"share/supple/recipes/{name}": [f"recipes/{name}/*.yaml"] for name in folders}
 
 
 def test_every_requirement_is_pinned_by_name_and_version():

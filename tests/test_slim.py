@@ -110,7 +110,7 @@ def test_a_width_that_is_neither_trained_nor_settled_is_refused_with_the_way_to_
     assert "--settle width=0.3" in caught.value.cure
     with pytest.raises(PointError) as caught:
         make().settle([], [Point(width=0.1)])  # below the smallest trained width
-    assert "settle" not in caught.value.cure
+    assert "only widths from 0.25 can be settled" in caught.value.cure
 
 
 def test_extract_has_no_more_parameters_than_the_width_needs():
@@ -134,3 +134,7 @@ def test_networks_that_cannot_be_narrowed_are_refused():
         Slim(nn.Sequential(nn.LayerNorm(3)))
     with pytest.raises(RecipeError, match="depthwise"):
         Slim(nn.Sequential(nn.Conv2d(4, 4, 1, groups=2)))
+    with pytest.raises(RecipeError, match="Pool to 1x1"):
+        Slim(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8 * 9, 2)))
+    with pytest.raises(RecipeError, match="weights and statistics"):
+        Slim(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8, affine=False)))

@@ -19,7 +19,7 @@ from supple.point import FULL, Point
 from supple.probe import choose, cpu_has_bf16, pick_precision
 from supple.recipe import make_recipe
 from supple.standing import newest_state
-from supple.train import train
+from supple.train import make_fabric, train
 
 EXITS = {
     "backbone": {
@@ -245,13 +245,20 @@ def test_without_a_terminal_there_is_one_line_per_epoch(tmp_path, capsys):
 
 
 def test_mixed_precision_is_refused_where_the_machine_has_none():
-    cpu = torch.device("cpu")
-    assert pick_precision("auto", cpu) == "fp32"
+    assert pick_precision("auto", "cpu") == "fp32"
     with pytest.raises(RecipeError, match="fp16"):
-        pick_precision("fp16", cpu)
+        pick_precision("fp16", "cpu")
     if not cpu_has_bf16():
         with pytest.raises(RecipeError, match="no bf16 arithmetic"):
-            pick_precision("bf16", cpu)
+            pick_precision("bf16", "cpu")
+
+
+def test_auto_takes_bf16_on_a_gpu_that_has_it_before_anything_is_set_up(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
+    assert pick_precision("auto", "auto") == "bf16"
+    assert pick_precision("auto", "cpu") == "fp32"
+    assert make_fabric(recipe(precision="fp32", accelerator="cpu").train).device.type == "cpu"
 
 
 def test_mixed_precision_trains_through_fabric(tmp_path, monkeypatch):
@@ -268,8 +275,4 @@ def test_a_short_training_is_neither_probed_nor_compiled():
     splits = load_data(wanted)
     model = fresh_model(wanted, splits)
     chosen = choose(wanted, model, splits.train, distill_objective(model.points), torch.device("cpu"), quiet=True)
-    assert (chosen.train.compile, chosen.train.memory_format, chosen.train.precision) == (
-        "off",
-        "channels_first",
-        "fp32",
-    )
+    assert (chosen.train.compile, chosen.train.memory_format) == ("off", "channels_first")

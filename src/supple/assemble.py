@@ -1,27 +1,43 @@
 """From a recipe to data and model."""
 
+from pathlib import Path
+
 import torch
 
 from supple import data
+from supple.checkpoint import read_manifest
 from supple.data import Splits
 from supple.errors import RecipeError, SuppleError
 from supple.methods import build
 from supple.model import FlexibleModel
-from supple.recipe import Recipe
+from supple.recipe import Recipe, make_recipe
 
 # What is known of a data set without having it: classes and shape of a sample.
 FACTS = {"cifar10": (10, (3, 32, 32)), "cifar100": (100, (3, 32, 32)), "digits": (10, (1, 8, 8))}
 
 
 def load_data(recipe: Recipe) -> Splits:
-    return data.load(**recipe.data.model_dump(exclude={"batch_size", "classes"}))
+    """The data of a recipe, split; what the recipe says of their classes must be true."""
+    splits = data.load(**recipe.data.model_dump(exclude={"batch_size", "classes"}))
+    found, said = len(splits.train.classes), recipe.data.classes
+    if said is not None and said != found:
+        raise RecipeError(
+            f"data.classes is {said}, but the data have {found} classes.", "Correct it, or set it to null."
+        )
+    return splits
+
+
+def data_of(run: str | Path) -> Splits:
+    """The data that a run was trained with."""
+    return load_data(make_recipe(read_manifest(Path(run))["recipe"]))
 
 
 def pin(recipe: Recipe, splits: Splits) -> Recipe:
     """The recipe with what was measured on the data written down: size, channels, mean, deviation, classes."""
     found = splits.train.preprocess
-    facts = {"size": found.size, "channels": found.channels, "mean": found.mean, "std": found.std}
-    data = recipe.data.model_copy(update={**facts, "classes": len(splits.train.classes)})
+    facts: dict[str, object] = {"size": found.size, "channels": found.channels, "mean": found.mean, "std": found.std}
+    facts |= {"classes": len(splits.train.classes), "fingerprint": splits.fingerprint}
+    data = recipe.data.model_copy(update=facts)
     return recipe.model_copy(update={"data": data})
 
 
@@ -33,8 +49,8 @@ def fresh_model(recipe: Recipe, splits: Splits) -> FlexibleModel:
     return model
 
 
-def skeleton(recipe: Recipe) -> FlexibleModel:
-    """The model without weights, on the meta device; looks at the data only where the recipe does not say enough."""
+def skeleton(recipe: Recipe, device: str = "meta") -> FlexibleModel:
+    """The untrained model, by default without weights; looks at the data only where the recipe does not say enough."""
     wanted = recipe.data
     classes, shape = FACTS.get(wanted.name, (wanted.classes, None))
     if shape is None and wanted.size is not None:
@@ -51,5 +67,5 @@ def skeleton(recipe: Recipe) -> FlexibleModel:
     elif wanted.name in FACTS:
         channels, size = wanted.channels or shape[0], wanted.size or shape[1]
         shape = (channels, size, size)
-    with torch.device("meta"):
+    with torch.device(device):
         return build(recipe.backbone, recipe.method, classes, shape)

@@ -121,6 +121,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise CheckpointError(f"there is no folder {folder}.", "Give the folder that supple train writes.")
     manifest = read_json(folder / MANIFEST)
+    if isinstance(manifest, dict) and "point" in manifest and "recipe" not in manifest:
+        cure = "Open its model.pt2 with torch.export.load, or give the run that it came from."
+        raise CheckpointError(f"{folder} is an extracted network, not a run.", cure)
     if (
         not isinstance(manifest, dict)
         or manifest.get("format") != FORMAT

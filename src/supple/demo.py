@@ -11,10 +11,11 @@ from PIL import Image
 from supple import checkpoint
 from supple.answer import Answer, classify
 from supple.assemble import load_data
+from supple.machine import machine
 from supple.recipe import load_recipe
 from supple.report import write_report
-from supple.runtime.measure import machine, time_points
-from supple.text import duration, quantity, table
+from supple.runtime.measure import time_into
+from supple.text import duration, macs, table
 from supple.train import train
 
 
@@ -28,16 +29,7 @@ def run_demo(out: Path, quiet: bool = False) -> dict[str, Any]:
 
     model = checkpoint.load(folder)
     threads = torch.get_num_threads()
-    for name, times in time_points(model, list(model.points), threads=threads, rounds=60, seconds=10).items():
-        model.ladder.time(
-            name,
-            batch=1,
-            threads=threads,
-            machine=machine(),
-            p50_ms=times.p50_ms,
-            p95_ms=times.p95_ms,
-            p99_ms=times.p99_ms,
-        )
+    time_into(model.ladder, model, list(model.points), batch=1, threads=threads, rounds=60, seconds=10)
     checkpoint.save_ladder(folder, model.ladder)
     write_report(folder)
     tell(f"\nOne checkpoint, {len(model.points)} operating points (batch 1, {machine()}):\n\n{model.ladder}\n")
@@ -49,12 +41,12 @@ def run_demo(out: Path, quiet: bool = False) -> dict[str, Any]:
         file.parent.mkdir(exist_ok=True)
         Image.fromarray(test.raw(i)[0].numpy()).save(file)
         files.append(file)
-    macs = [row.macs or 0 for row in model.ladder.rows]
-    budgets = (macs[0], (macs[0] + macs[-1]) // 2, macs[-1])
+    costs = [row.macs or 0 for row in model.ladder.rows]
+    budgets = (costs[0], (costs[0] + costs[-1]) // 2, costs[-1])
     answers = [(budget, answer) for budget in budgets for answer in classify(model, files, budget_macs=budget)]
     rows = [
         (
-            f"{quantity(budget)}MACs",
+            macs(budget),
             Path(a.file).name,
             a.label,
             f"{100 * a.scores[a.label]:.1f}",

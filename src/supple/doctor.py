@@ -5,24 +5,14 @@ import platform
 import shutil
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 
 from supple.data.places import places
+from supple.machine import machine
 from supple.probe import cpu_has_bf16
-from supple.runtime.measure import machine
 from supple.text import size
-
-EXTRAS = {
-    "export": ("onnx", "onnxruntime", "openvino", "nncf"),
-    "serve": ("fastapi", "uvicorn"),
-    "ray": ("ray",),
-    "audio": ("soundfile", "soxr"),
-    "detect": ("torchmetrics", "faster_coco_eval"),
-    "analysis": ("umap",),
-}
 
 
 @dataclass(frozen=True)
@@ -44,12 +34,6 @@ def examine() -> list[Finding]:
         Finding("CUDA", torch.cuda.is_available(), torch.cuda.get_device_name() if torch.cuda.is_available() else "no"),
         _tool("g++", "torch.compile", "Install a C++ compiler (Debian: apt-get install g++)."),
     ]
-    for extra, modules in EXTRAS.items():
-        missing = [name for name in modules if find_spec(name) is None]
-        found = "complete" if not missing else f"missing {', '.join(missing)}"
-        findings.append(
-            Finding(f"extra [{extra}]", not missing, found, f'pip install "supple[{extra}]"' if missing else "")
-        )
     here = [str(place) for place in places() if place.is_dir()]
     cure = "" if here else "Put data in ./data, or set SUPPLE_DATA."
     findings.append(Finding("data folders", bool(here), ", ".join(here) or "none", cure))

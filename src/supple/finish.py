@@ -11,7 +11,6 @@ from supple.assemble import fresh_model
 from supple.cost import profile
 from supple.data import Splits
 from supple.evaluate import evaluate
-from supple.ladder import Ladder
 from supple.model import FlexibleModel
 from supple.point import Point
 from supple.recipe import Recipe
@@ -48,7 +47,9 @@ def score_and_save(recipe: Recipe, folder: Path, model: FlexibleModel, splits: S
     """Scores every point on the test images and writes weights, manifest, ladder and report."""
     from supple.report import write_report
 
-    ladder = Ladder(profile(model))
+    ladder = checkpoint.load_ladder(folder)  # times of points that stay as they are
+    for row in profile(model):
+        ladder.update(row.point, **row.counts())
     for score in evaluate(model, splits.test):
         ladder.update(score.name, **score.facts())
     checkpoint.save(folder, model, recipe, {key: facts[key] for key in ("seconds", "epoch", "epochs") if key in facts})

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from supple import text
 from supple.errors import CheckpointError, PointError
+from supple.machine import machine
 from supple.point import Point
-from supple.text import millions, quantity, table
+from supple.text import did_you_mean, millions, quantity, table
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,10 @@ class Ladder:
 
     def where(self, **key: object) -> "Ladder":
         """The rows whose fields have these values: `ladder.where(batch=1, threads=2)`."""
+        names = [field.name for field in dataclasses.fields(Row)]
+        for name in key:
+            if name not in names:
+                raise PointError(f'a ladder has no column "{name}".', did_you_mean(name, names))
         return Ladder(row for row in self if all(getattr(row, name) == value for name, value in key.items()))
 
     def pareto(self, cost: str = "macs") -> list[Row]:
@@ -116,18 +122,22 @@ class Ladder:
     def best_under(self, *, ms: float | None = None, macs: float | None = None, **key: object) -> Point:
         """The best-scoring point within a limit: `ms` against the measured p95, `macs` against the worst case.
 
-        `key` narrows the rows (batch=1, threads=2, engine="torch"). Timed rows default to batch 1.
+        `key` narrows the rows (batch=1, threads=2, engine="torch"). Times count for batch 1, unless another batch is
+        asked for, and only if they were measured on this machine.
         """
         if ms is None and macs is None:
             raise PointError("best_under needs a limit.", "Say ms=5, or macs=20e6.")
         if ms is not None:
             key.setdefault("batch", 1)
         rows = [row for row in self.where(**key) if _is_point(row.point)]
-        if ms is not None and not any(row.p95_ms for row in rows):
-            raise PointError("this ladder has no times.", "Measure them first: supple bench RUN.")
+        if ms is not None:
+            rows = [row for row in rows if row.p95_ms and row.machine in (None, key.get("machine", machine()))]
+            if not rows:
+                cause = f"this ladder has no times of this machine for batch {key['batch']}."
+                raise PointError(cause, "Measure them first: supple bench RUN.")
         fits = [row for row in rows if _within(row.p95_ms, ms) and _within(row.ceiling, macs)]
         if not fits:
-            limit = f"{ms:g} ms" if ms is not None else f"{quantity(macs)}MACs"
+            limit = f"{ms:g} ms" if ms is not None else text.macs(macs)
             raise PointError(f"no point of this ladder runs within {limit}.", f"The cheapest is {self.cheapest()}.")
         sign = {True: 1, False: -1}
 
@@ -167,7 +177,7 @@ class Ladder:
         header += ["batch", "threads", "ms p50 / p95"] if timed else []
         header += [{"accuracy": "top-1 %"}.get(metric, metric)] if metric else []
         lines = []
-        for row in self:
+        for row in sorted(self, key=lambda row: (row.batch or 0, row.threads or 0)):
             line = [row.point, millions(row.macs), quantity(row.params)]
             if timed:
                 line += [_or_dash(row.batch), _or_dash(row.threads), _times(row)]

@@ -62,8 +62,12 @@ def distillation(student: Tensor, teacher: Tensor, tau: float = 1.0, kind: str =
     "kl": tau^2 KL(teacher || student); "ce": tau^2 times the cross-entropy (the same gradient); "reverse_kl": tau^2
     KL(student || teacher), as eq. (2) is printed.
     """
-    log_student = F.log_softmax(student / tau, dim=1)
-    log_teacher = F.log_softmax(teacher.detach() / tau, dim=1)
+    return tau**2 * _apart(F.log_softmax(student / tau, dim=1), F.log_softmax(teacher / tau, dim=1), kind)
+
+
+def _apart(log_student: Tensor, log_teacher: Tensor, kind: str) -> Tensor:
+    """The divergence of two batches of log-probabilities, mean over the batch; the teacher's are detached."""
+    log_teacher = log_teacher.detach()
     if kind == "kl":
         each = (log_teacher.exp() * (log_teacher - log_student)).sum(1)
     elif kind == "ce":
@@ -72,7 +76,7 @@ def distillation(student: Tensor, teacher: Tensor, tau: float = 1.0, kind: str =
         each = (log_student.exp() * (log_student - log_teacher)).sum(1)
     else:
         raise RecipeError(f'there is no distillation kind "{kind}".', did_you_mean(kind, get_args(Kind)))
-    return tau**2 * each.mean()
+    return each.mean()
 
 
 def distill(
@@ -95,13 +99,14 @@ def distill(
     """
     total = logits[0].new_zeros(())
     matrix = teachers.tolist()
+    soft = [F.log_softmax(one / tau, dim=1) for one in logits] if any(map(any, matrix)) else []
     for i, student in enumerate(logits):
         taught = sum(matrix[i]) > 0
         hard = F.cross_entropy(student, target, label_smoothing=smoothing)
         total = total + ((1 - lam) * hard if taught else hard)
         for j, weight in enumerate(matrix[i]):
             if weight:
-                total = total + lam * weight * distillation(student, logits[j], tau, kind)
+                total = total + lam * weight * tau**2 * _apart(soft[i], soft[j], kind)
     return total
 
 

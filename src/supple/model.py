@@ -136,6 +136,12 @@ class FlexibleModel(nn.Module):
 
     def order(self, points: Iterable[Point]) -> list[Point]:
         """The checked points, each once, in execution order."""
+        points = (points,) if isinstance(points, (Point, str)) else tuple(points)
+        for point in points:
+            if not isinstance(point, Point):
+                raise PointError(f"{point!r} is no Point.", 'Write Point(exit=2), or Point.parse("exit=2").')
+        if len(points) == 1:
+            return [self.check(points[0])]
         return sorted({self.check(point) for point in points}, key=self.rank)
 
     @overload
@@ -145,7 +151,7 @@ class FlexibleModel(nn.Module):
     def forward(self, x: Any, point: Point | Sequence[Point] = FULL) -> Tensor | tuple[Output, ...]:
         """The logits of one point, or the outputs of several (what the training loop asks for)."""
         if not isinstance(point, Point):
-            return tuple(self.run(x, point))
+            return tuple(self.run(x, point))  # in execution order
         for output in self.run(x, (point,)):
             return output.logits
         raise AssertionError(f"run() yielded nothing for {point}")

@@ -32,7 +32,6 @@ def choose(
     settings = recipe.train
     threads = settings.threads or torch.get_num_threads()
     torch.set_num_threads(threads)
-    precision = pick_precision(settings.precision, device)
     steps = settings.epochs * max(1, len(data) // recipe.data.batch_size)
     x, y = data.batch(torch.arange(min(recipe.data.batch_size, len(data))))
     timing = Timing(objective, x.to(device), y.to(device))
@@ -57,23 +56,24 @@ def choose(
         worth = able and (plain * steps > WORTH_COMPILING_S or device.type == "cuda")
         wins = worth and timing.ratio(model, channels_last=memory_format == "channels_last", compiled=True) < 0.87
         compiled = "on" if wins else "off"
-    changes = {"threads": threads, "precision": precision, "memory_format": memory_format, "compile": compiled}
+    changes = {"threads": threads, "memory_format": memory_format, "compile": compiled}
     if not quiet:
-        about = f"about {duration(plain * steps)} of steps"
-        say(f"chosen: {', '.join(f'{key}={value}' for key, value in changes.items())} ({about})")
+        words = ", ".join(f"{key}={value}" for key, value in changes.items())
+        say(f"chosen: precision={settings.precision}, {words} (about {duration(plain * steps)} of steps)")
     return recipe.model_copy(update={"train": settings.model_copy(update=changes)})
 
 
-def pick_precision(asked: str, device: torch.device) -> str:
+def pick_precision(asked: str, accelerator: str = "auto") -> str:
     """Mixed precision only where the hardware has it: without bf16 instructions a CPU is many times slower."""
-    if device.type == "cuda":
+    device = "cuda" if torch.cuda.is_available() and accelerator in ("auto", "cuda", "gpu") else "cpu"
+    if device == "cuda":
         able = {"bf16": torch.cuda.is_bf16_supported(), "fp16": True}
     else:
         able = {"bf16": cpu_has_bf16(), "fp16": False}
     if asked in able and not able[asked]:
         cure = "Use train.precision=fp32, or auto to take what the machine has."
-        raise RecipeError(f"train.precision is {asked}, but this {device.type} has no {asked} arithmetic.", cure)
-    return ("bf16" if able["bf16"] and device.type == "cuda" else "fp32") if asked == "auto" else asked
+        raise RecipeError(f"train.precision is {asked}, but this {device} has no {asked} arithmetic.", cure)
+    return ("bf16" if able["bf16"] and device == "cuda" else "fp32") if asked == "auto" else asked
 
 
 def cpu_has_bf16() -> bool:

@@ -67,7 +67,7 @@ class Progress:
         scale, unit = (100, " %") if scores[0].metric == "accuracy" else (1, "")
         values = "  ".join(f"{score.name} {scale * score.score:.1f}" for score in scores)
         line = f"epoch {epoch + 1}/{self.epochs}  loss {loss:.3f}  held-out {scores[0].metric}{unit}: {values}"
-        line += f"  {self.rate:.0f} images/s  left {duration(left)}{'  *' if best else ''}"
+        line += f"  {self.rate:.0f} images/s  left {duration(left)}{'  (best so far)' if best else ''}"
         if self.bar:
             self.bar.console.print(line, highlight=False)
         else:

@@ -6,6 +6,7 @@ arguments of the class or function that its `name` stands for. An unknown key st
 
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -40,6 +41,7 @@ class Data(BaseModel):
     std: tuple[float, ...] | None = None
     max_pixels: int = Field(50_000_000, ge=1)  # larger pictures are refused before they are decoded
     seed: int = Field(0, ge=0)  # of the splits
+    fingerprint: str | None = None  # of the list of images; written down at the first start, checked ever after
 
 
 class Train(BaseModel):
@@ -155,9 +157,9 @@ def find_recipe(name: str | Path) -> Path:
 
 
 def recipe_folders() -> list[Path]:
-    """Where the recipes that come with supple lie: in the package, or at the root of a checkout."""
-    here = Path(__file__).parent
-    return [folder for folder in (here / "recipes", here.parents[1] / "recipes") if folder.is_dir()]
+    """Where the recipes that come with supple lie: at the root of a checkout, or where they were installed."""
+    places = (Path(__file__).parents[2] / "recipes", Path(sys.prefix) / "share" / "supple" / "recipes")
+    return [folder for folder in places if folder.is_dir()]
 
 
 def options(target: Callable[..., Any]) -> type[BaseModel]:
@@ -201,7 +203,8 @@ def _change(document: dict[str, Any], change: str) -> None:
     if not (equals and dot and name):
         raise RecipeError(f'"{change}" is no change.', "Write section.key=value, for example train.epochs=3.")
     if section not in Recipe.model_fields:
-        raise RecipeError(f'unknown key "{key}".', did_you_mean(section, Recipe.model_fields))
+        names = [f"{known}.{name}" for known in Recipe.model_fields]
+        raise RecipeError(f'unknown key "{key}".', did_you_mean(key, names))
     try:
         value = _parse(text)
     except ValueError:

@@ -20,6 +20,7 @@ from supple.files import sha256, write
 from supple.losses import point_losses
 from supple.model import FlexibleModel, Output
 from supple.recipe import Recipe, load_recipe
+from supple.text import say
 
 BEST = f"{STATE}/best.safetensors"
 KEPT_STATES = 2
@@ -34,6 +35,7 @@ CHOSEN: dict[str, Any] = {
     "classes": None,
     "mean": None,
     "std": None,
+    "fingerprint": None,
 }
 
 
@@ -44,7 +46,7 @@ class Standing:
     epoch: int = 0
     step: int = 0  # inside the epoch
     seconds: float = 0.0
-    best: float | None = None  # the selected epoch's merit, more is better
+    best: list[float] | None = None  # the selected epoch's merit, more is better
     best_epoch: int = 0
     history: list[float] = field(default_factory=list)  # validation loss of every epoch
     sums: dict[str, list[float]] = field(default_factory=dict)  # of the epoch under way: loss, score, samples
@@ -85,6 +87,8 @@ def claim(folder: Path) -> Iterator[None]:
             yield
         finally:
             (folder / ".lock").unlink(missing_ok=True)
+            if not any(folder.iterdir()):
+                folder.rmdir()  # nothing came of it
 
 
 def begin(folder: Path, recipe: Recipe | None, resume: bool) -> Recipe | None:
@@ -95,6 +99,7 @@ def begin(folder: Path, recipe: Recipe | None, resume: bool) -> Recipe | None:
         cure = f"Go on with it: supple train {folder} --resume. Or choose another folder with --out."
         raise CheckpointError(f"{folder} already holds a {'finished run' if finished else 'training'}.", cure)
     if finished:
+        say(f"{folder} has finished; there is nothing to go on with.")
         return None
     if not saved.is_file():
         if recipe is None:
@@ -123,8 +128,9 @@ def save(
     path = folder / STATE / f"epoch-{standing.epoch:05d}-step-{standing.step:07d}.safetensors"
     tensors = {f"model.{name}": value for name, value in weights(model).items()}
     write(path, tensors | _optimizer_tensors(optimizer))
+    precision = fabric.strategy.precision.state_dict()  # the loss scale of fp16; else empty
     # The JSON file is what makes the state count: it is written last and holds the other's digest.
-    write(path.with_suffix(".json"), json.dumps({"sha256": sha256(path), **asdict(standing)}))
+    write(path.with_suffix(".json"), json.dumps({"sha256": sha256(path), "precision": precision, **asdict(standing)}))
     for old in _states(folder)[KEPT_STATES:]:
         old.unlink(missing_ok=True)
         old.with_suffix(".safetensors").unlink(missing_ok=True)
@@ -149,6 +155,7 @@ def restore(fabric: Fabric, folder: Path, model: FlexibleModel, optimizer: torch
     standing = Standing()
     if found is not None:
         facts, tensors = found
+        fabric.strategy.precision.load_state_dict(facts.pop("precision", {}))
         standing = Standing(**facts)
         own = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
         checkpoint.fill(model, own, folder / STATE)

@@ -17,8 +17,18 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[i
     )
 
 
-def millions(count: float | None, digits: int = 1) -> str:
-    return "-" if count is None else f"{count / 1e6:.{digits}f}"
+def millions(count: float | None) -> str:
+    """Three digits or so: 14 955 776 -> `15.0`, 1 234 567 -> `1.23`, 125 000 -> `0.125`."""
+    if count is None:
+        return "-"
+    value = count / 1e6
+    return f"{value:.{1 if value >= 10 else 2 if value >= 1 else 3}f}"
+
+
+def macs(count: float | None) -> str:
+    """`329 kMACs`, `12 MACs`."""
+    text = quantity(count)
+    return f"{text}MACs" if text[-1].isalpha() else f"{text} MACs"
 
 
 def quantity(count: float | None) -> str:

@@ -27,19 +27,20 @@ from supple.finish import finish, settled_points
 from supple.interrupt import Interrupted, Patience
 from supple.losses import OBJECTIVES, Objective, point_losses
 from supple.model import FlexibleModel
-from supple.probe import choose, compile_regions
+from supple.probe import choose, compile_regions, pick_precision
 from supple.progress import Progress
 from supple.recipe import Recipe, Train
 from supple.sampling import SAMPLERS, generator, seed_of
 from supple.schedule import learning_rate, should_stop
 from supple.standing import BEST, Standing, add_metrics, begin, claim, newest_state, restore, save, weights
+from supple.text import say
 
 OPTIMIZERS: dict[str, Callable[[Any, Train], torch.optim.Optimizer]] = {
     "sgd": lambda p, t: torch.optim.SGD(p, t.lr, t.momentum, nesterov=t.nesterov, weight_decay=t.weight_decay),
     "adam": lambda p, t: torch.optim.Adam(p, t.lr, t.betas, weight_decay=t.weight_decay),
     "adamw": lambda p, t: torch.optim.AdamW(p, t.lr, t.betas, weight_decay=t.weight_decay),
 }
-PRECISIONS: dict[str, Any] = {"auto": "32-true", "fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
+PRECISIONS: dict[str, Any] = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 
 
 def train(recipe: Recipe | None, folder: str | Path, *, resume: bool = False, quiet: bool = False) -> Path:
@@ -49,9 +50,13 @@ def train(recipe: Recipe | None, folder: str | Path, *, resume: bool = False, qu
         started = begin(folder, recipe, resume or not is_main())
         if started is None:
             return folder  # finished before
+        precision = pick_precision(started.train.precision, started.train.accelerator)
+        started = started.model_copy(update={"train": started.train.model_copy(update={"precision": precision})})
         fabric = make_fabric(started.train)
         quiet = quiet or not fabric.is_global_zero
         splits = load_data(started)
+        if not quiet:
+            say(f"{started.data.name}: {splits}; {len(splits.train) // started.data.batch_size or 1} steps per epoch")
         model = fresh_model(started, splits)
         copy.deepcopy(model).admit(settled_points(started))  # refuse now what could not be settled at the end
         settings = {key: value for key, value in started.loss.items() if key != "name"}
@@ -206,13 +211,15 @@ def end_epoch(
     bad = [score.name for score in scores if not math.isfinite(score.loss)]
     if bad:
         raise broken(bad, f"after epoch {standing.epoch + 1}, on the held-out images", folder)
-    merit = mean_score(scores) if recipe.train.select == "score" else -mean_loss(scores)
+    merit = [mean_score(scores), -mean_loss(scores)]  # the second decides a tie
+    if recipe.train.select == "loss":
+        merit.reverse()
     best = standing.best is None or merit > standing.best
     standing.history.append(fabric.broadcast(mean_loss(scores)))
     line: dict[str, Any] = {
         "epoch": standing.epoch + 1,
         "step": (standing.epoch + 1) * steps,
-        "lr": learning_rate(recipe.train, standing.epoch, standing.history[:-1]),
+        "lr": learning_rate(recipe.train, standing.epoch + (steps - 1) / steps, standing.history[:-1]),
         "seconds": round(standing.seconds, 3),
         "images_per_s": round(progress.rate, 1),
         "loss": standing.joint[0] / standing.joint[1],

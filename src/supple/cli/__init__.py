@@ -31,7 +31,7 @@ VERBS = {verb: text for group in GROUPS.values() for verb, text in group.items()
 
 
 def overview() -> str:
-    lines = ["supple: one vision or audio model for every budget", "", "Usage: supple VERB ... (each has --help)", ""]
+    lines = ["supple: one vision model for every budget", "", "Usage: supple VERB ... (each has --help)", ""]
     for group, verbs in GROUPS.items():
         lines += [group, *(f"  {verb:<10}{text}" for verb, text in verbs.items()), ""]
     lines += ["Everywhere: --json prints one JSON document, --debug shows a traceback. Two commands to paste:"]
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SuppleError as error:
         if debug:
             raise
-        say(f"error: {error.cause}")
+        say(error.cause if error.status == 130 else f"error: {error.cause}")
         say(error.cure or "See supple --help.")
         return error.status
     except KeyboardInterrupt:

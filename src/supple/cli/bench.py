@@ -1,10 +1,9 @@
-import dataclasses
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from supple.cli.common import Changes, Json, Points, Target, is_run, model_of, numbers, points_of, print_json
+from supple.cli.common import Changes, Json, Points, Target, is_run, numbers, points_of, print_json
 
 
 def bench(
@@ -18,20 +17,22 @@ def bench(
 ) -> None:
     """The points run in turn, round by round, so that their ratios hold on a noisy machine. ms are per batch.
 
-    The figures of a run go into its ladder.json and report.html. A recipe is timed with random weights.
+    The figures of a run go into its ladder.json and report.html. A recipe is timed untrained.
     """
     import torch
 
     from supple import checkpoint, cost
+    from supple.assemble import skeleton
+    from supple.cli.common import model_of, recipe_of
     from supple.ladder import Ladder
+    from supple.machine import machine
     from supple.report import write_report
-    from supple.runtime.measure import machine, time_points
+    from supple.runtime.measure import time_into
 
-    model = model_of(target, changes)
-    if not is_run(target):
-        model = model.to_empty(device="cpu").eval()
-        for tensor in model.state_dict().values():
-            tensor.copy_(torch.randn_like(tensor).abs() if tensor.is_floating_point() else torch.zeros_like(tensor))
+    if is_run(target):
+        model = model_of(target, changes)
+    else:
+        model = skeleton(recipe_of(target, changes), device="cpu").eval()
         model.ladder = Ladder()
     points = points_of(model, point)
     known = {row.point for row in model.ladder}
@@ -41,9 +42,7 @@ def bench(
     rows = []
     for count in numbers(threads, "--threads") if threads else [torch.get_num_threads()]:
         for size in numbers(batch, "--batch"):
-            for name, times in time_points(model, points, size, count, rounds).items():
-                facts = {k: v for k, v in dataclasses.asdict(times).items() if k != "calls"}
-                model.ladder.time(name, batch=size, threads=count, machine=machine(), **facts)
+            time_into(model.ladder, model, points, batch=size, threads=count, rounds=rounds)
             here = model.ladder.where(batch=size, threads=count, machine=machine())
             rows += [row for row in here if row.point in {str(p) for p in points}]
     if is_run(target):

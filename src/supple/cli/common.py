@@ -34,9 +34,12 @@ def recipe_of(target: str | Path, changes: Iterable[str] | None = None) -> "Reci
     from supple.checkpoint import read_manifest
     from supple.recipe import load_recipe, make_recipe
 
+    changes = list(changes or ())
     if is_run(target):
-        return make_recipe(read_manifest(Path(target))["recipe"], changes or (), f"{target}/manifest.json")
-    return load_recipe(target, changes or ())
+        if any(change.startswith("data.root=") for change in changes):
+            changes.append("data.fingerprint=null")  # other images, on purpose
+        return make_recipe(read_manifest(Path(target))["recipe"], changes, f"{target}/manifest.json")
+    return load_recipe(target, changes)
 
 
 def model_of(target: str | Path, changes: Sequence[str] | None = None) -> "FlexibleModel":

@@ -12,12 +12,7 @@ def list_(
     json: Json = False,
 ) -> None:
     """The names a recipe can use, and the recipes that come with supple."""
-    from supple.backbones import BACKBONES
-    from supple.data import DATASETS
-    from supple.losses import OBJECTIVES
-    from supple.methods import METHODS
     from supple.recipe import options, recipe_folders
-    from supple.sampling import SAMPLERS
     from supple.text import table
 
     found = {
@@ -27,6 +22,12 @@ def list_(
     }
     document: dict[str, object] = {"recipes": found}
     if not recipes:
+        from supple.backbones import BACKBONES
+        from supple.data import DATASETS
+        from supple.losses import OBJECTIVES
+        from supple.methods import METHODS
+        from supple.sampling import SAMPLERS
+
         settings = {
             section: {name: list(options(target).model_fields) for name, target in registry.items()}
             for section, registry in (("backbones", BACKBONES), ("methods", METHODS), ("losses", OBJECTIVES))

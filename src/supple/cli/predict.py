@@ -34,7 +34,8 @@ def predict(
     for failure in failures:
         say(f"error: {failure.cause}\n{failure.cure}")
     if json:
-        print_json({"predictions": [answer.to_json() for answer in answers]})
+        errors = [{"cause": failure.cause, "cure": failure.cure} for failure in failures]
+        print_json({"predictions": [answer.to_json() for answer in answers], "errors": errors})
     elif answers:
         rows = [
             (a.file, a.label, f"{100 * a.scores[a.label]:.1f}", a.point, a.reason, f"{a.elapsed_ms:.1f}")

@@ -17,7 +17,7 @@ def profile(target: Target, changes: Changes = None, point: Points = None, json:
         return
     header = ("point", "MMACs", "MMACs through", "params", "own branch")
     lines = [
-        (r.point, millions(r.macs, 2), millions(r.macs_through, 2), quantity(r.params), quantity(r.branch_params))
+        (r.point, millions(r.macs), millions(r.macs_through), quantity(r.params), quantity(r.branch_params))
         for r in rows
     ]
     print(table(header, lines))

@@ -3,7 +3,7 @@ from typing import Annotated
 
 import typer
 
-from supple.cli.common import Changes, Json, Target, is_run, print_json
+from supple.cli.common import Changes, Json, Target, is_run, must_be_run, print_json
 from supple.errors import RecipeError
 
 
@@ -19,6 +19,8 @@ def train(
     from supple import checkpoint
     from supple.cli.common import recipe_of
 
+    if out is not None and (settle or is_run(target)):
+        raise RecipeError(f"--out does not go with the run {target}: it is changed where it is.", "Leave --out out.")
     if settle:
         if not is_run(target):
             raise RecipeError(f"--settle needs a run folder, not {target}.", "Use train.settle in a recipe instead.")
@@ -31,6 +33,8 @@ def train(
         if is_run(target) and not resume:
             cure = f"To go on with an unfinished training: supple train {target} --resume."
             raise RecipeError(f"{target} is a folder, not a recipe.", cure)
+        if resume and out is None and not is_run(target) and Path(target).suffix != ".yaml":
+            must_be_run(target)
         recipe = None if is_run(target) else recipe_of(target, changes)
         if recipe is None and changes:
             raise RecipeError("a training goes on with the recipe it was started with.", "Leave the changes out.")

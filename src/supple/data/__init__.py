@@ -1,9 +1,9 @@
 """Data sets by name. A new one is a file here, a function `Request -> Collection`, and a line in DATASETS."""
 
-import difflib
-import sys
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from supple.data.prepare import Preprocess
 from supple.data.reading import SAMPLE, fit, measure, read, stored_size
 from supple.data.split import same_number_each, set_aside
 from supple.errors import DataError
+from supple.text import did_you_mean, say
 
 __all__ = ["DATASETS", "Collection", "ImageSet", "Part", "Preprocess", "Request", "Splits", "find", "load"]
 
@@ -38,10 +39,10 @@ class Splits:
     train: ImageSet
     val: ImageSet  # for choosing the epoch; never trained on
     test: ImageSet
+    fingerprint: str  # of the list of images and labels: the same list gives the same splits
 
-
-def _to_stderr(message: str) -> None:
-    print(message, file=sys.stderr)
+    def __str__(self) -> str:
+        return f"{len(self.train)} images to train on, {len(self.val)} held out, {len(self.test)} to test"
 
 
 def load(
@@ -60,9 +61,10 @@ def load(
     test_limit: int | None = None,
     max_pixels: int = MAX_PIXELS,
     seed: int = 0,
-    warn: Callable[[str], None] = _to_stderr,
+    warn: Callable[[str], None] = say,
     test_share: float = 0.2,
     memory_limit: int = MEMORY_LIMIT,
+    fingerprint: str | None = None,
 ) -> Splits:
     """Load a data set of DATASETS and split it: everything drawn is drawn with `seed`.
 
@@ -73,14 +75,18 @@ def load(
     1,000 of them if they do not fit in memory_limit bytes). crop, flip, policy: augmentation, for training only.
     """
     if name not in DATASETS:
-        close = difflib.get_close_matches(name, DATASETS, n=1)
-        hint = f'Did you mean "{close[0]}"? ' if close else ""
-        raise DataError(f'unknown data set "{name}".', f"{hint}There are: {', '.join(DATASETS)}.")
+        raise DataError(f'unknown data set "{name}".', did_you_mean(name, DATASETS))
     for word, count in (("limit", limit), ("test_limit", test_limit)):
         if count is not None and count < 1:
             raise DataError(f"{word} is {count}.", f"Set data.{word} to 1 or more, or leave it out.")
     _blank(1 if size is None else size, 3 if channels is None else channels, max_pixels)  # refuse before reading
     found = DATASETS[name](Request(root, size, seed, test_share))
+    seen = _fingerprint(found)
+    if fingerprint is not None and fingerprint != seen:
+        raise DataError(
+            f"the images of data set {root or name} are not those that the run was trained with.",
+            "Test images may have been trained on. Restore them, or accept it: data.fingerprint=null.",
+        )
     parts = _choose(found, limit, holdout, test_limit, seed)
 
     channels = found.channels if channels is None else channels
@@ -99,7 +105,17 @@ def load(
         mean, std = mean or measured[0], std or measured[1]
     preprocess = replace(blank, mean=tuple(mean), std=tuple(std))
     train, val, test = ((part.images, part.labels, found.classes, preprocess) for part in parts)
-    return Splits(ImageSet(*train, crop, flip, policy), ImageSet(*val), ImageSet(*test))
+    return Splits(ImageSet(*train, crop, flip, policy), ImageSet(*val), ImageSet(*test), seen)
+
+
+def _fingerprint(found: Collection) -> str:
+    digest = hashlib.sha256()
+    for part in (found.train, found.val, found.test):
+        if part is not None:
+            digest.update(part.labels.numpy().tobytes())
+            if not isinstance(part.images, Tensor):
+                digest.update("\n".join("/".join(Path(str(source)).parts[-2:]) for source in part.images).encode())
+    return digest.hexdigest()[:16]
 
 
 def _blank(size: int, channels: int, max_pixels: int) -> Preprocess:
@@ -114,6 +130,11 @@ def _choose(
     train, val, test = found.train, found.val, found.test
     if val is None:
         held, rest = set_aside(train.labels, _held_out(holdout, len(train.labels), limit), seed)
+        if len(held) > len(rest):
+            raise DataError(
+                f"holdout {holdout} keeps {len(held)} of {len(train.labels)} training images for validation.",
+                "Lower data.holdout: at most half of the images, as a number or as a share below 1.",
+            )
         if len(held) == 0:
             raise DataError(
                 f"holdout {holdout} of {len(train.labels)} training images keeps none for validation.",

@@ -1,6 +1,5 @@
 """One part of an image data set: what the training loop and the evaluation read from."""
 
-import difflib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ from supple.data.augment import POLICIES, apply_policy, random_crop, random_flip
 from supple.data.decode import decode
 from supple.data.prepare import Preprocess
 from supple.errors import DataError
+from supple.text import did_you_mean
 
 WORKERS = min(8, os.cpu_count() or 1)
 
@@ -90,9 +90,7 @@ class ImageSet:
         if crop < 0:
             raise DataError(f"crop padding is {crop}.", "Set data.crop to 0 (off) or a number of pixels.")
         if policy is not None and policy not in POLICIES:
-            close = difflib.get_close_matches(policy, POLICIES, n=1)
-            hint = f'Did you mean "{close[0]}"? ' if close else ""
-            raise DataError(f'unknown augmentation policy "{policy}".', f"{hint}There are: {', '.join(POLICIES)}.")
+            raise DataError(f'unknown augmentation policy "{policy}".', did_you_mean(policy, POLICIES))
         self._images = images
         self._augmentation = (crop, flip, policy)
 

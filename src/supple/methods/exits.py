@@ -42,28 +42,36 @@ class Exits(FlexibleModel):
         return super().check(point)
 
     def stages(self) -> list[nn.Module]:
-        blocks, heads = cast(nn.ModuleList, self.backbone.blocks), cast(nn.ModuleList, self.backbone.heads)
-        return [Stage(block, head) for block, head in zip(blocks, heads)]
+        return [Stage(block, head) for block, head in zip(self._blocks, self._heads)]
 
     def run(self, x: Any, points: Iterable[Point]) -> Generator[Output, Tensor | None, None]:
         wanted = {self._place(point): point for point in self.order(points)}
-        state = x
-        for place, stage in enumerate(self.stages()[: max(wanted, default=0)], 1):
-            state, logits = stage(state, read=place in wanted)
+        state, last = x, max(wanted, default=0)
+        for place, (block, head) in enumerate(zip(self._blocks, self._heads), 1):
+            if place > last:
+                return
+            state = block(state)
             if place in wanted:
-                keep = yield Output(wanted[place], logits)
+                keep = yield Output(wanted[place], head(state))
                 if keep is not None:
                     if is_empty(keep):
                         return
                     state = select(state, keep)
 
     def plain(self, point: Point) -> nn.Module:
-        stages = self.stages()[: self._place(point)]
-        last = cast(Stage, stages[-1])
-        return copy.deepcopy(nn.Sequential(*(cast(Stage, stage).body for stage in stages), cast(nn.Module, last.head)))
+        place = self._place(point)
+        return copy.deepcopy(nn.Sequential(*self._blocks[:place], self._heads[place - 1]))
 
     def branch(self, point: Point) -> nn.Module | None:
-        return cast(nn.ModuleList, self.backbone.heads)[self._place(point) - 1]
+        return self._heads[self._place(point) - 1]
+
+    @property
+    def _blocks(self) -> nn.ModuleList:
+        return cast(nn.ModuleList, self.backbone.blocks)
+
+    @property
+    def _heads(self) -> nn.ModuleList:
+        return cast(nn.ModuleList, self.backbone.heads)
 
     def _place(self, point: Point) -> int:
         return point.exit or len(self.points)

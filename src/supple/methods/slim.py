@@ -157,6 +157,7 @@ class Slim(FlexibleModel):
         self.divisor = divisor
         self.points = tuple(Point(width=width) for width in widths)
         last = len(backbone) - 1
+        _check_chain(backbone)
         self.layers = nn.ModuleList(self._slim(layer, i == last) for i, layer in enumerate(backbone))
 
     def _slim(self, layer: nn.Module, last: bool) -> nn.Module:
@@ -178,7 +179,9 @@ class Slim(FlexibleModel):
         trained = ", ".join(f"{width:g}" for width in self.widths)
         more = "".join(f", {settled.width:g} (settled)" for settled in self.settled)
         cure = "Use one of these."
-        if point == Point(width=point.width) and point.width >= self.widths[0]:
+        if point == Point(width=point.width) and point.width < self.widths[0]:
+            cure = f"Use one of these; only widths from {self.widths[0]:g} can be settled."
+        elif point == Point(width=point.width):
             cure = (
                 f"Use one of these, or settle it first: supple train --settle {point} RUN (needs the training images)."
             )
@@ -240,6 +243,23 @@ class Slim(FlexibleModel):
             for norm, momentum in zip(norms, momenta):
                 norm.momentum = momentum
             self.train(was_training)
+
+
+def _check_chain(layers: nn.Sequential) -> None:
+    """Every layer reads what the one before gives: a linear layer the channels, not channels x pixels."""
+    channels = None
+    for layer in layers:
+        if isinstance(layer, nn.Conv2d):
+            channels = layer.out_channels
+        elif isinstance(layer, nn.BatchNorm2d) and not (layer.affine and layer.track_running_stats):
+            raise RecipeError(f"method slim cannot narrow {layer}.", "Use batch norms with weights and statistics.")
+        elif isinstance(layer, nn.Linear):
+            if channels is not None and layer.in_features != channels:
+                cause = (
+                    f"method slim cannot narrow {layer}: it reads {layer.in_features} values of {channels} channels."
+                )
+                raise RecipeError(cause, "Pool to 1x1 before flattening.")
+            channels = layer.out_features
 
 
 def kept(channels: int, width: float, divisor: int) -> int:

@@ -1,16 +1,15 @@
 """Latency, measured fairly: everything that is compared runs in turn inside one process."""
 
-import os
-import platform
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 import torch
 from torch import nn
 
+from supple.ladder import Ladder
+from supple.machine import machine
 from supple.model import FlexibleModel
 from supple.point import Point
 
@@ -73,13 +72,10 @@ def time_points(
         torch.set_num_threads(before)
 
 
-@cache
-def machine() -> str:
-    """The processor's name and its number of cores: where a time was measured."""
-    name = platform.processor() or platform.machine()
-    try:
-        with open("/proc/cpuinfo") as file:
-            name = next((line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), name)
-    except OSError:
-        pass
-    return f"{name}, {os.cpu_count()} cores"
+def time_into(
+    ladder: Ladder, model: FlexibleModel, points: list[Point], *, batch: int, threads: int, **limits: float
+) -> None:
+    """Times the points and writes what was found into a ladder."""
+    for name, times in time_points(model, points, batch, threads, **limits).items():  # type: ignore[arg-type]
+        p50, p95, p99 = times.p50_ms, times.p95_ms, times.p99_ms
+        ladder.time(name, batch=batch, threads=threads, machine=machine(), p50_ms=p50, p95_ms=p95, p99_ms=p99)
