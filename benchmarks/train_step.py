@@ -72,9 +72,11 @@ def loader(rounds: int) -> float:
 
 def loop_overhead(rounds: int) -> float:
     """Time of the real loop (data, metrics, progress) over the same number of bare steps on one ready batch."""
-    recipe = load_recipe("pocket/msdnet_cifar10_tam.yaml", ["train.epochs=1", "train.memory_format=channels_first"])
-    recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update={"threads": torch.get_num_threads()})})
-    splits = Splits(images(BATCH * 20), images(BATCH), images(BATCH))
+    settings = {"epochs": 1, "memory_format": "channels_first", "precision": "fp32", "threads": torch.get_num_threads()}
+    changes = [f"train.{name}={value}" for name, value in settings.items()]
+    recipe = load_recipe("pocket/msdnet_cifar10_tam.yaml", changes)
+    steps = 60  # an epoch: the first steps of a new optimizer allocate its state
+    splits = Splits(images(BATCH * steps), images(BATCH), images(BATCH))
     model = fresh_model(recipe, splits).train()
     objective = distill_objective(model.points, teachers="all", tau=5)
     x, y = splits.train.batch(torch.arange(BATCH))
@@ -86,7 +88,7 @@ def loop_overhead(rounds: int) -> float:
             fit(make_fabric(recipe.train), recipe, Path(folder), copy.deepcopy(model), splits, objective, quiet=True)
             looped = json.loads((Path(folder) / "metrics.jsonl").read_text())["seconds"]
         start = time.perf_counter()
-        for _ in range(20):
+        for _ in range(steps):
             bare()
         ratios.append(looped / (time.perf_counter() - start))
     return statistics.median(ratios)

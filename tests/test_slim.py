@@ -7,7 +7,8 @@ from torch.testing import assert_close
 
 from supple.backbones import MobileNetV1
 from supple.errors import PointError, RecipeError
-from supple.methods.slim import Slim, SlimBatchNorm2d, SlimConv2d, SlimLinear, kept
+from supple.methods.narrow import SlimBatchNorm2d, SlimConv2d, SlimLinear, kept
+from supple.methods.slim import Slim
 from supple.point import FULL, Point
 
 LAYOUT = {"channels": (32, 64, 64), "strides": (2, 1)}
@@ -138,3 +139,28 @@ def test_networks_that_cannot_be_narrowed_are_refused():
         Slim(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8 * 9, 2)))
     with pytest.raises(RecipeError, match="weights and statistics"):
         Slim(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8, affine=False)))
+
+
+def test_a_model_made_in_inference_mode_runs_narrow():
+    with torch.inference_mode():
+        model = make().eval()
+        x = torch.randn(1, 3, 16, 16)
+        assert_close(model(x, Point(width=0.5)), model.extract(Point(width=0.5))(x))
+
+
+def test_narrow_weights_that_were_copied_for_speed_follow_the_training():
+    model = make().eval()
+    x = torch.randn(2, 3, 16, 16)
+    with torch.inference_mode():
+        before = model(x, Point(width=0.5))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(x, Point(width=0.5)).square().sum().backward()
+    optimizer.step()
+    with torch.no_grad():
+        after = model(x, Point(width=0.5))
+    assert not torch.allclose(before, after)
+    assert_close(after, model.extract(Point(width=0.5))(x))
+    model.requires_grad_(False)
+    x.requires_grad_()
+    model(x, Point(width=0.5)).sum().backward()  # gradients reach the input through the copies
+    assert x.grad.abs().sum() > 0

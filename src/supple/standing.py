@@ -57,12 +57,12 @@ class Standing:
         self.step += 1
         self.joint = [self.joint[0] + loss, self.joint[1] + 1]
         with torch.no_grad():
-            losses = point_losses(outputs, y)
-            for output in outputs:
-                right = MEASURES["accuracy"].each(output.logits, y).sum()
-                old = self.sums.get(str(output.point), [0.0, 0.0, 0.0])
-                new = (losses[output.point].item() * len(y), right.item(), len(y))
-                self.sums[str(output.point)] = [a + b for a, b in zip(old, new)]
+            losses = torch.stack(list(point_losses(outputs, y).values())) * len(y)
+            rights = torch.stack([MEASURES["accuracy"].each(output.logits, y).sum() for output in outputs])
+            found = torch.stack([losses, rights], dim=1).tolist()  # one wait for the device, not one per point
+        for output, (lost, right) in zip(outputs, found):
+            old = self.sums.get(str(output.point), [0.0, 0.0, 0.0])
+            self.sums[str(output.point)] = [old[0] + lost, old[1] + right, old[2] + len(y)]
 
     def next_epoch(self) -> None:
         self.epoch, self.step = self.epoch + 1, 0

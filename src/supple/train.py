@@ -126,7 +126,8 @@ def fit(
 
                 outputs = wrapped(x, sample(model.points, random.Random(seed)))
                 loss = objective(outputs, y) + model.penalty(outputs)
-                if not loss.isfinite():
+                value = loss.item()
+                if not math.isfinite(value):
                     bad = [str(point) for point, part in point_losses(outputs, y).items() if not part.isfinite()]
                     raise broken(bad, f"at epoch {standing.epoch + 1}, step {standing.step + 1}", folder)
                 optimizer.zero_grad()
@@ -135,8 +136,8 @@ def fit(
                     fabric.clip_gradients(wrapped, optimizer, max_norm=settings.clip)
                 optimizer.step()
 
-                standing.tally(outputs, y, loss.item())
-                progress.step(standing.epoch, loss.item())
+                standing.tally(outputs, y, value)
+                progress.step(standing.epoch, value)
                 ended = fabric.broadcast(patience.ended)  # looked at once: a signal from now on ends the next step
                 if ended or time.monotonic() - saved > settings.save_every_s:
                     standing.seconds += time.monotonic() - began

@@ -39,7 +39,7 @@ class Splits:
     train: ImageSet
     val: ImageSet  # for choosing the epoch; never trained on
     test: ImageSet
-    fingerprint: str  # of the list of images and labels: the same list gives the same splits
+    fingerprint: str = ""  # of the list of images and labels: the same list gives the same splits
 
     def __str__(self) -> str:
         return f"{len(self.train)} images to train on, {len(self.val)} held out, {len(self.test)} to test"
