@@ -77,8 +77,8 @@ def start_up(rounds: int) -> None:
     names = "supple.load; supple.Ladder; supple.FlexibleModel; supple.Point"
     print("\n| start-up | seconds | goal |\n|---|---|---|")
     print(f"| slowest help (supple {slowest} --help) | {helps[slowest]:.2f} | under 1 |")
-    for what, names in (("import supple", "pass"), ("import supple and use every public name", names)):
-        runs = [subprocess.run([sys.executable, "-c", clock.format(names)], capture_output=True) for _ in range(rounds)]
+    for what, use in (("import supple", "pass"), ("import supple and use every public name", names)):
+        runs = [subprocess.run([sys.executable, "-c", clock.format(use)], capture_output=True) for _ in range(rounds)]
         print(f"| {what}, torch loaded | {statistics.median(float(run.stdout) for run in runs):.2f} | at most 0.5 |")
 
 

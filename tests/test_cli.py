@@ -50,7 +50,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def laddered(exits_copy: Path) -> Path:
     """A run whose ladder is made by hand: exit=2 scores as well as any and costs less than full."""
-    facts = [("exit=1", 100, 1.0, 0.5), ("exit=2", 200, 5.0, 0.9), ("full", 300, 20.0, 0.8)]
+    facts = [("exit=1", 100, 1e3, 0.5), ("exit=2", 200, 5e3, 0.9), ("full", 300, 2e4, 0.8)]
     key = {"batch": 1, "threads": 1, "machine": machine()}
     rows = [
         {"point": point, "macs": macs, "p50_ms": ms / 2, "p95_ms": ms, "metric": "accuracy", "score": score, **key}
@@ -303,8 +303,8 @@ def test_bench_times_a_recipe_with_random_weights_and_writes_nothing(command, mo
         ((), "full", "full"),
         (("--point", "exit=1"), "exit=1", "asked"),
         (("--point", "exit=3"), "full", "asked"),
-        (("--deadline-ms", "30"), "exit=2", "deadline"),  # not full: it is slower and scores less
-        (("--deadline-ms", "4.9"), "exit=1", "deadline"),
+        (("--deadline-ms", "30e3"), "exit=2", "deadline"),  # not full: it is slower and scores less
+        (("--deadline-ms", "4.9e3"), "exit=1", "deadline"),
         (("--deadline-ms", "0.001"), "exit=1", "deadline"),  # nothing fits: the cheapest answers
         (("--budget-macs", "2e2"), "exit=2", "budget"),
         (("--budget-macs", "199"), "exit=1", "budget"),
@@ -315,7 +315,7 @@ def test_predict_names_the_point_that_ran_and_why(command, laddered, image, word
     said = command("predict", laddered, image, *words, "--json")
     (answer,) = said.json["predictions"]
     assert said.err == ""
-    assert set(answer) == {"file", "label", "scores", "point", "reason", "elapsed_ms"}
+    assert set(answer) == {"file", "label", "scores", "point", "reason", "elapsed_ms", "in_time"}
     assert (answer["file"], answer["point"], answer["reason"]) == (str(image), point, reason)
     assert answer["elapsed_ms"] > 0
 
@@ -329,19 +329,19 @@ def test_predict_names_the_point_that_ran_and_why(command, laddered, image, word
 
 
 def test_predict_measures_and_counts_for_itself_what_the_ladder_lacks(command, monkeypatch, exits_copy, image):
-    def timed(model: object, points: list[Point], **limits: object) -> dict[str, Times]:
-        return {str(point): Times(ms, ms, ms, 15) for ms, point in enumerate(points, 1)}
+    def timed(model: object, points: list[Point], *limits: object, **more: object) -> dict[str, Times]:
+        return {str(point): Times(1e3 * s, 1e3 * s, 1e3 * s, 15) for s, point in enumerate(points, 1)}
 
     def point(*words: str) -> str:
         return str(command("predict", exits_copy, image, *words, "--json").json["predictions"][0]["point"])
 
-    monkeypatch.setattr("supple.answer.time_points", timed)
+    monkeypatch.setattr("supple.runtime.measure.time_points", timed)
     best = max(load(exits_copy).ladder, key=lambda row: row.score).point
-    assert (point("--deadline-ms", "0.5"), point("--deadline-ms", "1.5")) == ("exit=1", "exit=1")
-    assert point("--deadline-ms", "3.5") == best
+    assert (point("--deadline-ms", "500"), point("--deadline-ms", "1900")) == ("exit=1", "exit=1")
+    assert point("--deadline-ms", "3900") == best
     # One point timed is not all of them: the others are not out of the question for it.
     assert command("bench", exits_copy, "--point", "exit=1", "--rounds", "5").status == 0
-    assert point("--deadline-ms", "3.5") == best
+    assert point("--deadline-ms", "3900") == best
     (exits_copy / "ladder.json").unlink()
     assert (point("--budget-macs", "300e3"), point("--budget-macs", "1e9")) == ("exit=1", "full")
 
@@ -532,3 +532,11 @@ def test_the_installed_command_prints_json_alone_and_returns_its_status(exits_ru
 def test_version_and_overview_agree_with_the_package(command):
     assert command("--version").out == f"supple {supple.__version__}\n"
     assert command("help").out.strip() == overview()
+
+
+def test_settling_keeps_the_times_that_were_measured(command, slim_copy):
+    assert command("bench", slim_copy, "--batch", "1,4", "--rounds", "5").status == 0
+    assert command("train", slim_copy, "--settle", "width=0.75").status == 0
+    times = {(row.point, row.batch) for row in load(slim_copy).ladder if row.p50_ms is not None}
+    assert times == {("width=0.5", 1), ("width=0.5", 4), ("full", 1), ("full", 4)}
+    assert {row.point for row in load(slim_copy).ladder if row.score is not None} == {"width=0.5", "width=0.75", "full"}

@@ -343,6 +343,8 @@ def test_unknown_data_set_names_the_nearest_and_all() -> None:
     with pytest.raises(DataError) as caught:
         load("cifer10")
     assert 'Did you mean "cifar10"?' in caught.value.cure
+    with pytest.raises(DataError) as caught:
+        load("photographs of my cat")
     assert all(name in caught.value.cure for name in DATASETS)
 
 

@@ -16,6 +16,20 @@ M = 10**6
 BOX: dict[str, Any] = {"batch": 1, "threads": 2, "machine": "box"}
 
 
+@pytest.fixture(autouse=True)
+def this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("supple.ladder.machine", lambda: "box")
+
+
+def test_times_of_another_machine_do_not_count() -> None:
+    there, here = Row("full", batch=1, machine="Cray", p95_ms=0.001), Row("exit=1", batch=1, machine="box", p95_ms=1.0)
+    ladder = Ladder([there, here])
+    assert ladder.best_under(ms=2) == Point(exit=1)
+    assert ladder.best_under(ms=2, machine="Cray") == FULL
+    with pytest.raises(PointError, match='no column "thread"'):
+        ladder.best_under(ms=2, thread=1)
+
+
 def row(point: str, macs: float, score: float | None = None, metric: str = "accuracy", **more: Any) -> Row:
     """Costs in millions."""
     return Row(point, macs=round(macs * M), metric=metric, score=score, higher_is_better=metric != "mae", **more)
@@ -314,10 +328,10 @@ def test_the_table_of_times_shows_batch_threads_and_both_percentiles() -> None:
     assert str(ladder).splitlines() == [
         "point        MMACs  params  batch  threads  ms p50 / p95     top-1 %",
         "exit=1        10.0       -      1        2         2 / 3        65.0",
-        "exit=1        10.0       -     16        2     123 / 200        65.0",
         "exit=2        28.0       -      1        2       5 / 7.5        64.0  -  worse than exit=1 at higher cost",
         "exit=3        40.0       -      1        2         6 / 9        73.0",
         "full          80.0       -      1        2       12 / 18        74.0",
+        "exit=1        10.0       -     16        2     123 / 200        65.0",
         "any 6 of 12   90.0       -      -        -             -  70.0 ± 1.2",
     ]
 

@@ -313,7 +313,7 @@ def refused(*changes: str, document: Any = BASE, where: str = "recipe") -> Recip
         ("loss.teacher=all", "loss.teacher", "loss.teachers"),
         ("train.epohcs=3", "train.epohcs", "train.epochs"),
         ("train.epochs.more=3", "train.epochs.more", "train.epochs"),
-        ("trian.epochs=3", "trian.epochs", "train"),
+        ("trian.epochs=3", "trian.epochs", "train.epochs"),
         ("backbone.num_classes=3", "backbone.num_classes", None),  # data decide
         ("backbone.name=msdnt", "msdnt", "msdnet"),
         ("method.name=exit", "exit", "exits"),

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supple.text import did_you_mean, duration, millions, quantity, say, size, table
+from supple.text import did_you_mean, duration, macs, millions, quantity, say, size, table
 
 
 def test_a_table_has_names_to_the_left_numbers_to_the_right_and_no_trailing_space() -> None:
@@ -61,7 +61,8 @@ def test_durations_for_people(seconds: float, text: str) -> None:
 
 
 def test_millions_round_and_leave_a_dash_for_the_unknown() -> None:
-    assert [millions(14_955_776), millions(14_955_776, 2), millions(None)] == ["15.0", "14.96", "-"]
+    assert [millions(n) for n in (14_955_776, 1_234_567, 125_000, None)] == ["15.0", "1.23", "0.125", "-"]
+    assert [macs(n) for n in (329_000, 12, None)] == ["329 kMACs", "12 MACs", "- MACs"]
 
 
 def test_a_near_miss_names_one_word_and_a_far_one_lists_all() -> None:

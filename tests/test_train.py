@@ -219,13 +219,12 @@ def test_the_kept_epoch_is_the_best_one_by_the_chosen_rule(tmp_path):
     for select in ("score", "loss"):
         folder = train(recipe(epochs=4, lr=0.2, select=select), tmp_path / select, quiet=True)
         lines = metrics(folder)
-        means = [
-            sum(entry[select] for entry in line["val"].values()) * (1 if select == "score" else -1) for line in lines
-        ]
+        sums = [{k: sum(entry[k] for entry in line["val"].values()) for k in ("score", "loss")} for line in lines]
+        means = [(s["score"], -s["loss"]) if select == "score" else (-s["loss"], s["score"]) for s in sums]
         kept = json.loads((folder / "manifest.json").read_text())["epoch"]
         assert kept == 1 + means.index(max(means))
         assert [line["selected"] for line in lines] == [
-            mean > max(means[:i], default=-1e9) for i, mean in enumerate(means)
+            mean > max(means[:i], default=(-1e9, 0)) for i, mean in enumerate(means)
         ]
 
 

@@ -177,7 +177,7 @@ class Ladder:
         header += ["batch", "threads", "ms p50 / p95"] if timed else []
         header += [{"accuracy": "top-1 %"}.get(metric, metric)] if metric else []
         lines = []
-        for row in sorted(self, key=lambda row: (row.batch or 0, row.threads or 0)):
+        for row in sorted(self, key=lambda row: (row.batch is None, row.batch or 0, row.threads or 0)):
             line = [row.point, millions(row.macs), quantity(row.params)]
             if timed:
                 line += [_or_dash(row.batch), _or_dash(row.threads), _times(row)]

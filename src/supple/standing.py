@@ -20,7 +20,6 @@ from supple.files import sha256, write
 from supple.losses import point_losses
 from supple.model import FlexibleModel, Output
 from supple.recipe import Recipe, load_recipe
-from supple.text import say
 
 BEST = f"{STATE}/best.safetensors"
 KEPT_STATES = 2
@@ -99,7 +98,6 @@ def begin(folder: Path, recipe: Recipe | None, resume: bool) -> Recipe | None:
         cure = f"Go on with it: supple train {folder} --resume. Or choose another folder with --out."
         raise CheckpointError(f"{folder} already holds a {'finished run' if finished else 'training'}.", cure)
     if finished:
-        say(f"{folder} has finished; there is nothing to go on with.")
         return None
     if not saved.is_file():
         if recipe is None:

@@ -49,18 +49,20 @@ def train(recipe: Recipe | None, folder: str | Path, *, resume: bool = False, qu
     with claim(folder) if is_main() else nullcontext():
         started = begin(folder, recipe, resume or not is_main())
         if started is None:
-            return folder  # finished before
+            if not quiet:
+                say(f"{folder} has finished; there is nothing to go on with.")
+            return folder
         precision = pick_precision(started.train.precision, started.train.accelerator)
         started = started.model_copy(update={"train": started.train.model_copy(update={"precision": precision})})
         fabric = make_fabric(started.train)
         quiet = quiet or not fabric.is_global_zero
         splits = load_data(started)
-        if not quiet:
-            say(f"{started.data.name}: {splits}; {len(splits.train) // started.data.batch_size or 1} steps per epoch")
         model = fresh_model(started, splits)
         copy.deepcopy(model).admit(settled_points(started))  # refuse now what could not be settled at the end
         settings = {key: value for key, value in started.loss.items() if key != "name"}
         objective = OBJECTIVES[started.loss["name"]](model.points, **settings)
+        if not quiet:
+            say(f"{started.data.name}: {splits}; {len(splits.train) // started.data.batch_size or 1} steps per epoch")
         if fabric.is_global_zero and not (folder / checkpoint.RECIPE).is_file():
             started = choose(pin(started, splits), model, splits.train, objective, fabric.device, quiet)
             files.write(folder / checkpoint.RECIPE, started.to_yaml())

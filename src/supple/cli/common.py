@@ -37,7 +37,7 @@ def recipe_of(target: str | Path, changes: Iterable[str] | None = None) -> "Reci
     changes = list(changes or ())
     if is_run(target):
         if any(change.startswith("data.root=") for change in changes):
-            changes.append("data.fingerprint=null")  # other images, on purpose
+            changes += ["data.fingerprint=null", "data.classes=null"]  # other images, on purpose
         return make_recipe(read_manifest(Path(target))["recipe"], changes, f"{target}/manifest.json")
     return load_recipe(target, changes)
 
