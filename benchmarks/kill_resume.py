@@ -9,6 +9,7 @@ happen several times a second, so that some kills fall into a save.
 import argparse
 import hashlib
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-CHANGES = ("train.epochs=4", "train.save_every_s=0.15", "train.threads=1", "data.limit=512", "train.schedule=plateau")
+CHANGES = ("train.epochs=8", "train.save_every_s=0.05", "train.threads=1", "data.limit=512", "train.schedule=plateau")
 
 
 def command(folder: Path, recipe: str) -> list[str]:
@@ -27,23 +28,34 @@ def digest(folder: Path) -> str:
     return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
 
 
+def start(folder: Path, recipe: str) -> subprocess.Popen:
+    """Starts (or resumes) the training and returns once it has taken hold of its folder."""
+    (folder / ".lock").unlink(missing_ok=True)  # what a killed process left
+    process = subprocess.Popen(command(folder, recipe), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    while process.poll() is None and not (folder / ".lock").exists():
+        time.sleep(0.01)
+    return process
+
+
 def finish(folder: Path, recipe: str) -> float:
-    start = time.monotonic()
-    done = subprocess.run(command(folder, recipe), capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"resume failed with status {done.returncode}:\n{done.stderr}")
-    return time.monotonic() - start
+    """Lets the training end; the seconds since it took hold of its folder."""
+    process = start(folder, recipe)
+    begun = time.monotonic()
+    _, said = process.communicate()
+    if process.returncode:
+        raise SystemExit(f"resume failed with status {process.returncode}:\n{said}")
+    return time.monotonic() - begun
 
 
 def kill_at(folder: Path, recipe: str, seconds: float) -> str:
-    """Starts (or resumes) the training, kills it after so many seconds, and says where that was."""
-    process = subprocess.Popen(command(folder, recipe), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    """Kills the training so many seconds after it took hold of its folder, and says where that was."""
+    process = start(folder, recipe)
     try:
-        process.wait(seconds)
+        process.communicate(timeout=seconds)
         return "after the end"
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGKILL)
-        process.wait()
+        process.communicate()
     if (folder / "manifest.json").exists():
         return "while finishing"
     states = sorted((folder / "state").glob("epoch-*.json"))
@@ -60,14 +72,18 @@ def main() -> int:
     rng = random.Random(given.seed)
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
-        usual = finish(root / "whole", given.recipe)
+        finish(root / "whole", given.recipe)
         wanted = digest(root / "whole")
+        usual = finish(root / "again", given.recipe)  # with everything warm
         print(f"uninterrupted: {usual:.1f} s, {wanted[:16]}", flush=True)
         equal = 0
         for trial in range(given.kills):
             folder = root / f"trial-{trial}"
-            moments = [rng.uniform(0.25, 1.0) * usual for _ in range(1 + trial % 2)]
+            moments = [rng.uniform(0, 1) * usual for _ in range(1 + trial % 2)]
             where = [kill_at(folder, given.recipe, moment) for moment in moments]
+            while where[0] == "after the end":  # too late to kill anything: another moment
+                shutil.rmtree(folder)
+                where = [kill_at(folder, given.recipe, rng.uniform(0, 1) * usual)]
             finish(folder, given.recipe)
             same = digest(folder) == wanted
             equal += same
