@@ -534,6 +534,14 @@ def test_version_and_overview_agree_with_the_package(command):
     assert command("help").out.strip() == overview()
 
 
+def test_settling_with_images_from_elsewhere_leaves_the_recipe_as_it_was(command, slim_copy):
+    before = checkpoint.read_manifest(slim_copy)["recipe"]
+    assert (
+        command("train", slim_copy, "data.batch_size=7", "data.fingerprint=null", "--settle", "width=0.75").status == 0
+    )
+    assert checkpoint.read_manifest(slim_copy)["recipe"] == before
+
+
 def test_settling_keeps_the_times_that_were_measured(command, slim_copy):
     assert command("bench", slim_copy, "--batch", "1,4", "--rounds", "5").status == 0
     assert command("train", slim_copy, "--settle", "width=0.75").status == 0
