@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from supple.checkpoint import load
     from supple.errors import PointError, SuppleError
     from supple.ladder import Ladder, Row
+    from supple.methods.exits import exits
     from supple.model import FlexibleModel, Output, Stage
     from supple.point import FULL, Group, Point
 
@@ -22,6 +23,7 @@ __all__ = [
     "Row",
     "Stage",
     "SuppleError",
+    "exits",
     "load",
 ]
 
@@ -29,6 +31,7 @@ _HOME = {
     "supple.checkpoint": ("load",),
     "supple.errors": ("PointError", "SuppleError"),
     "supple.ladder": ("Ladder", "Row"),
+    "supple.methods.exits": ("exits",),
     "supple.model": ("FlexibleModel", "Output", "Stage"),
     "supple.point": ("FULL", "Group", "Point"),
 }

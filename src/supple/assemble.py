@@ -1,16 +1,20 @@
 """From a recipe to data and model."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from supple import data
-from supple.checkpoint import read_manifest
-from supple.data import Splits
+from supple.checkpoint import load, read_manifest
+from supple.data import Splits, copycat
 from supple.errors import RecipeError, SuppleError
 from supple.methods import build
 from supple.model import FlexibleModel
+from supple.progress import counting
 from supple.recipe import Recipe, make_recipe
+from supple.text import say
 
 # What is known of a data set without having it: classes and shape of a sample.
 FACTS = {"cifar10": (10, (3, 32, 32)), "cifar100": (100, (3, 32, 32)), "digits": (10, (1, 8, 8))}
@@ -25,6 +29,26 @@ def load_data(recipe: Recipe) -> Splits:
             f"data.classes is {said}, but the data have {found} classes.", "Correct it, or set it to null."
         )
     return splits
+
+
+def with_copies(recipe: Recipe, splits: Splits, quiet: bool = False) -> Splits:
+    """The data with copycat images among those trained on, where the recipe wants them."""
+    wanted = recipe.copycat
+    if wanted is None:
+        return splits
+    labeller = load(wanted.labeller)
+    if labeller.classes != splits.train.classes:
+        raise RecipeError(
+            f"the run copycat.labeller={wanted.labeller} knows other classes than the data "
+            f"({', '.join(labeller.classes[:5])}, ...).",
+            "Name a run that was trained on the same classes.",
+        )
+    sources = copycat.unlabelled(wanted.root, wanted.limit, wanted.seed)
+    with counting(len(sources), "labelling", quiet=quiet) as watch:
+        labels = copycat.label(sources, labeller, watch)
+    if not quiet:
+        say(copycat.describe(wanted.root, labels, labeller.classes))
+    return replace(splits, train=copycat.mix(splits.train, sources, labels, wanted.ratio, wanted.seed))
 
 
 def data_of(run: str | Path) -> Splits:
@@ -69,3 +93,10 @@ def skeleton(recipe: Recipe, device: str = "meta") -> FlexibleModel:
         shape = (channels, size, size)
     with torch.device(device):
         return build(recipe.backbone, recipe.method, classes, shape)
+
+
+def network_skeleton(recipe: Recipe) -> tuple[nn.Module, tuple[int, ...]]:
+    """The backbone of a recipe without weights, as it is before anything is cut, and the shape of its input."""
+    model = skeleton(recipe.model_copy(update={"method": {"name": "whole", "learn": "all"}}))
+    assert model.input_shape is not None
+    return model.get_submodule("backbone"), model.input_shape

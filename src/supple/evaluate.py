@@ -17,6 +17,8 @@ from supple.point import Group, Point
 class Dataset(Protocol):
     """What training and evaluation ask of data."""
 
+    @property
+    def slow(self) -> bool: ...  # whether the next batch is worth reading ahead
     def __len__(self) -> int: ...
     def batch(self, indices: Tensor, rng: torch.Generator | None = None) -> tuple[Any, Any]: ...
 
@@ -88,8 +90,8 @@ def evaluate(
     model.eval()
     try:
         for indices in torch.split(torch.arange(len(data)), batch_size):
-            x, y = _to(data.batch(indices), device)
-            if channels_last:
+            x, y = to_device(data.batch(indices), device)
+            if channels_last and isinstance(x, Tensor):
                 x = x.contiguous(memory_format=torch.channels_last)
             for output in model.run(x, points):
                 logits = output.logits.float()
@@ -135,7 +137,9 @@ def mean_loss(scores: Sequence[Score]) -> float:
     return statistics.fmean(score.loss for score in scores)
 
 
-def _to(value: Any, device: torch.device) -> Any:
+def to_device(value: Any, device: torch.device) -> Any:
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(to_device(part, device) for part in value))
     if isinstance(value, (tuple, list)):
-        return tuple(_to(part, device) for part in value)
+        return tuple(to_device(part, device) for part in value)
     return value.to(device) if isinstance(value, Tensor) else value

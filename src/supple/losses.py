@@ -87,12 +87,14 @@ def distill(
     tau: float = 1.0,
     kind: str = "kl",
     smoothing: float = 0.0,
+    weights: Sequence[float] | None = None,
 ) -> Tensor:
     """In-place distillation among nested points, eqs. (4)-(7) of Ozerov & Duong.
 
     logits[i] belongs to point i, smallest first. teachers[i, j] is how much point j teaches point i; each row sums to
     1, or to 0 for a point without a teacher, which learns from the labels alone. IPKD, TA-1 and TA-M differ only in
-    this matrix: see `teach_from`. The points' losses are summed, not averaged. `smoothing` softens the labels.
+    this matrix: see `teach_from`. The points' losses are summed, not averaged, each times its weight (None: all 1).
+    `smoothing` softens the labels.
 
     Departure: (1) and (2) print the student as the first argument, which would put the logarithm on a one-hot label.
     We read both with the target first, so (2) is KL(teacher || student). Teachers are detached.
@@ -103,10 +105,11 @@ def distill(
     for i, student in enumerate(logits):
         taught = sum(matrix[i]) > 0
         hard = F.cross_entropy(student, target, label_smoothing=smoothing)
-        total = total + ((1 - lam) * hard if taught else hard)
+        share = 1.0 if weights is None else weights[i]
+        total = total + share * ((1 - lam) * hard if taught else hard)
         for j, weight in enumerate(matrix[i]):
             if weight:
-                total = total + lam * weight * tau**2 * _apart(soft[i], soft[j], kind)
+                total = total + share * lam * weight * tau**2 * _apart(soft[i], soft[j], kind)
     return total
 
 
@@ -121,19 +124,24 @@ def distill_objective(
     tau: float = 1.0,  # temperature
     kind: Kind = "kl",  # how far a student is from its teacher
     smoothing: float = 0.0,  # label smoothing of the hard part
+    weights: tuple[float, ...] = (),  # of each point's loss, cheapest first; none given: all 1
 ) -> Objective:
     """`distill` over the outputs of all or some of `points`, matched by point."""
     if not 0 <= lam <= 1 or tau <= 0 or not 0 <= smoothing < 1:
         cure = "lam lies in 0..1, tau is above 0, smoothing in 0..1 (below 1)."
         raise RecipeError(f"loss.lam={lam}, loss.tau={tau}, loss.smoothing={smoothing} are out of range.", cure)
     n = len(points)
+    if weights and (len(weights) != n or min(weights) < 0 or max(weights) <= 0):
+        raise RecipeError(f"loss.weights is {weights} for {n} points.", "Give one weight per point, none below 0.")
     matrix = teach_from(teachers, n) if isinstance(teachers, str) else teacher_matrix(teachers, n)
     places = {point: i for i, point in enumerate(points)}
 
     def objective(outputs: Sequence[Output], target: Tensor) -> Tensor:
         ordered = sorted(outputs, key=lambda output: places[output.point])
-        part = restrict(matrix, [places[output.point] for output in ordered])
-        return distill([output.logits.float() for output in ordered], target, part, lam, tau, kind, smoothing)
+        chosen = [places[output.point] for output in ordered]
+        shares = [weights[place] for place in chosen] if weights else None
+        logits = [output.logits.float() for output in ordered]
+        return distill(logits, target, restrict(matrix, chosen), lam, tau, kind, smoothing, shares)
 
     return objective
 

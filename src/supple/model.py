@@ -97,6 +97,14 @@ class FlexibleModel(nn.Module):
         """The method's own loss term. Default: none."""
         return outputs[0].logits.new_zeros(())
 
+    def phases(self) -> int:
+        """How many trainings follow one another, each with its own epochs and optimizer. Default: one."""
+        return 1
+
+    def enter(self, phase: int) -> tuple[Point, ...]:
+        """Called before a phase (they count from 0): what may learn in it, and which points it trains."""
+        return self.points
+
     def admit(self, points: Iterable[Point]) -> None:
         """Makes room for further points (no statistics yet: `settle` finds them, a checkpoint brings them)."""
         for point in points:

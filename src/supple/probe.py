@@ -8,15 +8,17 @@ import os
 import shutil
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from supple.errors import RecipeError
-from supple.evaluate import Dataset
+from supple.evaluate import Dataset, to_device
 from supple.losses import Objective
 from supple.model import FlexibleModel
+from supple.point import Point
 from supple.recipe import Recipe
 from supple.text import duration, say
 
@@ -26,7 +28,13 @@ GAIN = 0.95  # a choice must save at least 5 % of the step
 
 
 def choose(
-    recipe: Recipe, model: FlexibleModel, data: Dataset, objective: Objective, device: torch.device, quiet: bool = False
+    recipe: Recipe,
+    model: FlexibleModel,
+    points: Sequence[Point],
+    data: Dataset,
+    objective: Objective,
+    device: torch.device,
+    quiet: bool = False,
 ) -> Recipe:
     """The recipe with every `auto` replaced."""
     settings = recipe.train
@@ -34,7 +42,7 @@ def choose(
     torch.set_num_threads(threads)
     steps = settings.epochs * max(1, len(data) // recipe.data.batch_size)
     x, y = data.batch(torch.arange(min(recipe.data.batch_size, len(data))))
-    timing = Timing(objective, x.to(device), y.to(device))
+    timing = Timing(objective, to_device(x, device), to_device(y, device), points)
 
     try:
         plain = timing.step_s(model)
@@ -48,7 +56,7 @@ def choose(
     long_enough = plain * steps > WORTH_PROBING_S and device.type == "cpu"
     memory_format = settings.memory_format
     if memory_format == "auto":
-        wins = long_enough and x.dim() == 4 and timing.ratio(model, channels_last=True) < GAIN
+        wins = long_enough and isinstance(x, Tensor) and x.dim() == 4 and timing.ratio(model, channels_last=True) < GAIN
         memory_format = "channels_last" if wins else "channels_first"
     compiled = settings.compile
     if compiled == "auto":
@@ -88,21 +96,21 @@ def cpu_has_bf16() -> bool:
 class Timing:
     """Times training steps of copies of a model on one batch."""
 
-    def __init__(self, objective: Objective, x: Any, y: Any) -> None:
-        self.objective, self.x, self.y = objective, x, y
+    def __init__(self, objective: Objective, x: Any, y: Any, points: Sequence[Point]) -> None:
+        self.objective, self.x, self.y, self.points = objective, x, y, points
 
     def stepper(self, model: FlexibleModel, channels_last: bool = False, compiled: bool = False) -> Callable[[], float]:
-        model = copy.deepcopy(model).to(self.x.device).train()
+        model = copy.deepcopy(model).to(self.y.device).train()
         x = self.x
         if channels_last:
             model, x = model.to(memory_format=torch.channels_last), x.contiguous(memory_format=torch.channels_last)
         if compiled:
             compile_regions(model)
-        optimizer = torch.optim.SGD(model.parameters(), 1e-6)
+        optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], 1e-6)
 
         def step() -> float:
             start = time.perf_counter()
-            loss = self.objective(model(x, model.points), self.y)
+            loss = self.objective(model(x, self.points), self.y)
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()

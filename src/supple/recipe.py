@@ -1,7 +1,7 @@
 """Recipes: one YAML file is the whole story of a run. No includes, no inheritance, no interpolation.
 
-Sections: `data`, `backbone`, `method`, `loss`, `train`. The settings of a backbone, a method or a loss are the keyword
-arguments of the class or function that its `name` stands for. An unknown key stops the run.
+Sections: `data`, `backbone`, `method`, `loss`, `train`, and if wanted `copycat`. The settings of a backbone, a method
+or a loss are the keyword arguments of the class or function that its `name` stands for. An unknown key stops the run.
 """
 
 import inspect
@@ -62,6 +62,9 @@ class Train(BaseModel):
     clip: float = Field(0.0, ge=0)  # largest gradient norm; 0: no clipping
     sample: str = "every"  # which points a step trains: a key of supple.sampling.SAMPLERS
     select: Literal["score", "loss"] = "score"  # the epoch kept: best mean score of the points, or mean loss
+    init: str | None = None  # weights to start from: a run, a .safetensors file, or "pretrained" (timm, torchvision)
+    cache_features: str | None = None  # classifier_wise: a folder to keep what the branches read in, computed once
+    cache_augmented: bool = False  # cache_features although images are augmented: they are then taken as they are
     settle: tuple[str, ...] = ()  # further points to settle after training, such as width=0.35
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"  # mixed precision where the machine really has it
     memory_format: Literal["auto", "channels_first", "channels_last"] = "auto"
@@ -74,6 +77,17 @@ class Train(BaseModel):
     seed: int = Field(0, ge=0)
 
 
+class Copycat(BaseModel):
+    """Unlabelled images of other classes, labelled by a run, mixed with the training images (SL-ViT, section 3.3)."""
+
+    model_config = STRICT
+    labeller: str  # a run folder: its full model labels the images
+    root: str  # any folder or zip of images
+    ratio: float = Field(2.0, gt=0, le=100)  # copied images for each real one
+    limit: int | None = Field(None, ge=1)  # use only so many
+    seed: int = Field(0, ge=0)
+
+
 class Recipe(BaseModel):
     """A checked recipe; `backbone`, `method` and `loss` hold every setting, defaults included."""
 
@@ -83,11 +97,12 @@ class Recipe(BaseModel):
     method: dict[str, Any]
     loss: dict[str, Any]
     train: Train
+    copycat: Copycat | None = None
 
     def resolved(self) -> dict[str, Any]:
-        """Plain JSON-able values, every default written out."""
-        document: dict[str, Any] = self.model_dump(mode="json")
-        return document
+        """Plain JSON-able values, every default written out; a section that is not used is left out."""
+        document: dict[str, Any] = self.model_dump(mode="json", exclude_none=False)
+        return {section: values for section, values in document.items() if values is not None}
 
     def to_yaml(self) -> str:
         return yaml.safe_dump(self.resolved(), sort_keys=False, default_flow_style=None, width=110)
@@ -121,7 +136,7 @@ def make_recipe(document: Any, changes: Iterable[str] = (), where: str = "recipe
     unknown = [key for key in document if key not in Recipe.model_fields]
     if unknown:
         raise RecipeError(f'{where}: unknown key "{unknown[0]}".', did_you_mean(str(unknown[0]), Recipe.model_fields))
-    for section in Recipe.model_fields:
+    for section in (section for section, field in Recipe.model_fields.items() if field.is_required()):
         if not isinstance(document.get(section), dict):
             raise RecipeError(f'{where}: the section "{section}" is missing.', f"Add {section}: {{name: ...}}.")
     for section, registry in (("backbone", BACKBONES), ("method", METHODS), ("loss", OBJECTIVES)):
@@ -130,6 +145,7 @@ def make_recipe(document: Any, changes: Iterable[str] = (), where: str = "recipe
         data=_section(Data, "data", document["data"], where),
         train=_section(Train, "train", document["train"], where),
         **{section: document[section] for section in ("backbone", "method", "loss")},
+        copycat=_section(Copycat, "copycat", document["copycat"], where) if document.get("copycat") else None,
     )
     for key, name, known in (
         ("data.name", recipe.data.name, list(DATASETS)),
@@ -166,7 +182,7 @@ def options(target: Callable[..., Any]) -> type[BaseModel]:
     """The settings of a class or function: its keyword-only arguments, save those that data decide."""
     fields: dict[str, Any] = {}
     for name, parameter in inspect.signature(target).parameters.items():
-        if parameter.kind is parameter.KEYWORD_ONLY and name not in ("num_classes", "in_channels"):
+        if parameter.kind is parameter.KEYWORD_ONLY and name not in ("num_classes", "in_channels", "input_shape"):
             required = parameter.default is parameter.empty
             fields[name] = (parameter.annotation, ... if required else parameter.default)
     return create_model(target.__name__, __config__=STRICT, **fields)
@@ -211,7 +227,19 @@ def _change(document: dict[str, Any], change: str) -> None:
         raise RecipeError(f'"{text}" in "{change}" is no YAML value.', "Quote it, or write a plain value.") from None
     given = document.get(section) or {}
     if isinstance(given, dict):  # what is no section is named when the sections are checked
-        document[section] = {**given, name: value}
+        document[section] = _put(given, name.split("."), value, key)
+
+
+def _put(given: dict[str, Any], path: list[str], value: Any, key: str) -> dict[str, Any]:
+    """A copy with one value changed; `branch.heads` reaches into a setting that has settings of its own."""
+    name, *rest = path
+    if not rest:
+        return {**given, name: value}
+    inner = given.get(name, {})
+    inner = {"name": inner} if isinstance(inner, str) else inner
+    if not isinstance(inner, dict):
+        raise RecipeError(f'"{key}" cannot be changed alone: {name} is {inner!r}.', f"Give the whole of {name}.")
+    return {**given, name: _put(inner, rest, value, key)}
 
 
 def _parse(text: str) -> Any:

@@ -44,10 +44,12 @@ class Standing:
 
     epoch: int = 0
     step: int = 0  # inside the epoch
+    phase: int = 0
+    start: int = 0  # the phase's first epoch
     seconds: float = 0.0
     best: list[float] | None = None  # the selected epoch's merit, more is better
     best_epoch: int = 0
-    history: list[float] = field(default_factory=list)  # validation loss of every epoch
+    history: list[float] = field(default_factory=list)  # validation loss of every epoch of the phase
     sums: dict[str, list[float]] = field(default_factory=dict)  # of the epoch under way: loss, score, samples
     joint: list[float] = field(default_factory=lambda: [0.0, 0.0])  # joint loss and steps of the epoch under way
 
@@ -66,6 +68,10 @@ class Standing:
     def next_epoch(self) -> None:
         self.epoch, self.step = self.epoch + 1, 0
         self.sums, self.joint = {}, [0.0, 0.0]
+
+    def next_phase(self) -> None:
+        self.phase, self.start = self.phase + 1, self.epoch
+        self.history, self.best = [], None
 
 
 @contextmanager
@@ -106,7 +112,7 @@ def begin(folder: Path, recipe: Recipe | None, resume: bool) -> Recipe | None:
     started = load_recipe(saved)
     for section, values in (recipe.resolved() if recipe else {}).items():
         for key, value in values.items():
-            before = started.resolved()[section].get(key)
+            before = started.resolved().get(section, {}).get(key)
             if value != before and not (key in CHOSEN and value == CHOSEN[key]):
                 cure = f"Resume without the change, or start a new run with --out (not {folder})."
                 raise RecipeError(f"this training was started with {section}.{key}={before}, not {value}.", cure)
@@ -118,14 +124,14 @@ def weights(model: FlexibleModel) -> dict[str, Tensor]:
 
 
 def save(
-    fabric: Fabric, folder: Path, model: FlexibleModel, optimizer: torch.optim.Optimizer, standing: Standing
+    fabric: Fabric, folder: Path, model: FlexibleModel, optimizer: torch.optim.Optimizer | None, standing: Standing
 ) -> None:
-    """Saves a state beside the older ones and then drops all but the newest two."""
+    """Saves a state beside the older ones and then drops all but the newest two (optimizer None: it starts anew)."""
     if not fabric.is_global_zero:
         return
     path = folder / STATE / f"epoch-{standing.epoch:05d}-step-{standing.step:07d}.safetensors"
     tensors = {f"model.{name}": value for name, value in weights(model).items()}
-    write(path, tensors | _optimizer_tensors(optimizer))
+    write(path, tensors | (_optimizer_tensors(optimizer) if optimizer is not None else {}))
     precision = fabric.strategy.precision.state_dict()  # the loss scale of fp16; else empty
     # The JSON file is what makes the state count: it is written last and holds the other's digest.
     write(path.with_suffix(".json"), json.dumps({"sha256": sha256(path), "precision": precision, **asdict(standing)}))

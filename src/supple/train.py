@@ -8,7 +8,7 @@ import math
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -18,15 +18,17 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from supple import checkpoint, files
-from supple.assemble import fresh_model, load_data, pin
-from supple.data import Splits
+from supple.assemble import fresh_model, load_data, pin, with_copies
 from supple.data.images import one_ahead
 from supple.errors import RecipeError, TrainError
-from supple.evaluate import evaluate, mean_loss, mean_score
+from supple.evaluate import Dataset, evaluate, mean_loss, mean_score
+from supple.features import cached
 from supple.finish import finish, settled_points
+from supple.initial import initialise
 from supple.interrupt import Interrupted, Patience
 from supple.losses import OBJECTIVES, Objective, point_losses
 from supple.model import FlexibleModel
+from supple.point import Point
 from supple.probe import choose, compile_regions, pick_precision
 from supple.progress import Progress
 from supple.recipe import Recipe, Train
@@ -56,18 +58,23 @@ def train(recipe: Recipe | None, folder: str | Path, *, resume: bool = False, qu
         started = started.model_copy(update={"train": started.train.model_copy(update={"precision": precision})})
         fabric = make_fabric(started.train)
         quiet = quiet or not fabric.is_global_zero
-        splits = load_data(started)
+        splits = with_copies(started, load_data(started), quiet)
         model = fresh_model(started, splits)
+        if newest_state(folder) is None or started.train.cache_features:
+            initialise(model, started, quiet)
         copy.deepcopy(model).admit(settled_points(started))  # refuse now what could not be settled at the end
         settings = {key: value for key, value in started.loss.items() if key != "name"}
         objective = OBJECTIVES[started.loss["name"]](model.points, **settings)
         if not quiet:
             say(f"{started.data.name}: {splits}; {len(splits.train) // started.data.batch_size or 1} steps per epoch")
         if fabric.is_global_zero and not (folder / checkpoint.RECIPE).is_file():
-            started = choose(pin(started, splits), model, splits.train, objective, fabric.device, quiet)
+            started = pin(started, splits)
+        data = cached(started, model, splits, quiet) if started.train.cache_features else (splits.train, splits.val)
+        if fabric.is_global_zero and not (folder / checkpoint.RECIPE).is_file():
+            started = choose(started, model, model.enter(0), data[0], objective, fabric.device, quiet)
             files.write(folder / checkpoint.RECIPE, started.to_yaml())
         started = fabric.broadcast(started)
-        standing = fit(fabric, started, folder, model, splits, objective, quiet)
+        standing = fit(fabric, started, folder, model, data, objective, quiet)
         if fabric.is_global_zero:
             finish(started, folder, splits, standing, quiet)
         fabric.barrier()
@@ -104,29 +111,57 @@ def fit(
     recipe: Recipe,
     folder: Path,
     model: FlexibleModel,
-    splits: Splits,
+    data: tuple[Dataset, Dataset],
     objective: Objective,
     quiet: bool,
 ) -> Standing:
-    """The epochs: from the newest state in the folder, if there is one, to the last."""
+    """All phases of a training (mostly there is one): from the newest state in the folder, if any, to the last."""
+    while True:
+        found = newest_state(folder)
+        points = model.enter(found[0].get("phase", 0) if found else 0)
+        standing = fit_phase(fabric, recipe, folder, model, points, data, objective, quiet)
+        if standing.phase + 1 == model.phases():
+            return standing
+        checkpoint.fill(model, checkpoint.read_tensors(folder / BEST), folder / BEST)
+        standing.next_phase()
+        if not quiet:
+            say(f"phase {standing.phase + 1} of {model.phases()}")
+        save(fabric, folder, model, None, standing)
+        fabric.barrier()
+
+
+def fit_phase(
+    fabric: Fabric,
+    recipe: Recipe,
+    folder: Path,
+    model: FlexibleModel,
+    points: Sequence[Point],
+    data: tuple[Dataset, Dataset],
+    objective: Objective,
+    quiet: bool,
+) -> Standing:
+    """The epochs of one phase."""
     settings, sample = recipe.train, SAMPLERS[recipe.train.sample]
     wrapped, optimizer = set_up(fabric, settings, model)
     standing = restore(fabric, folder, model, optimizer)
     batch = recipe.data.batch_size * fabric.world_size
-    steps = max(1, len(splits.train) // batch)
-    done = standing.epoch * steps + standing.step
+    steps = max(1, len(data[0]) // batch)
+    done = (standing.epoch - standing.start) * steps + standing.step
     saved = time.monotonic()
     with Patience() as patience, Progress(settings.epochs, steps, batch, done, quiet) as progress:
-        while standing.epoch < settings.epochs and not should_stop(standing.history, settings.early_stop):
+        while standing.epoch - standing.start < settings.epochs and not should_stop(
+            standing.history, settings.early_stop
+        ):
             model.train()
             began = time.monotonic()
-            for x, y in batches(fabric, recipe, splits, standing, steps):
+            for x, y in batches(fabric, recipe, data[0], standing, steps):
                 seed = seed_of(settings.seed, standing.epoch, standing.step)
                 torch.manual_seed(seed)  # dropout and the like
+                passed = standing.epoch - standing.start + standing.step / steps
                 for group in optimizer.param_groups:
-                    group["lr"] = learning_rate(settings, standing.epoch + standing.step / steps, standing.history)
+                    group["lr"] = learning_rate(settings, passed, standing.history)
 
-                outputs = wrapped(x, sample(model.points, random.Random(seed)))
+                outputs = wrapped(x, sample(points, random.Random(seed)))
                 loss = objective(outputs, y) + model.penalty(outputs)
                 value = loss.item()
                 if not math.isfinite(value):
@@ -148,7 +183,7 @@ def fit(
                 if ended:
                     raise Interrupted(folder)
             standing.seconds += time.monotonic() - began
-            end_epoch(fabric, recipe, folder, model, splits, standing, progress, steps)
+            end_epoch(fabric, recipe, folder, model, points, data[1], standing, progress, steps)
             save(fabric, folder, model, optimizer, standing)
             saved = time.monotonic()
     return standing
@@ -159,25 +194,27 @@ def set_up(fabric: Fabric, settings: Train, model: FlexibleModel) -> tuple[Any, 
     torch.set_num_threads(settings.threads)
     if settings.memory_format == "channels_last":
         model.to(memory_format=torch.channels_last)
-    optimizer = OPTIMIZERS[settings.optimizer](model.parameters(), settings)
+    learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not learning:
+        raise RecipeError("nothing in this model may learn.", "Set method.way or method.learn so that something does.")
+    wrapped, optimizer = fabric.setup(model, OPTIMIZERS[settings.optimizer](learning, settings))
     if settings.compile == "on":
         compile_regions(model)
-    wrapped, optimizer = fabric.setup(model, optimizer)
     return wrapped, optimizer
 
 
-def batches(fabric: Fabric, recipe: Recipe, splits: Splits, standing: Standing, steps: int) -> Iterator[Any]:
+def batches(fabric: Fabric, recipe: Recipe, data: Dataset, standing: Standing, steps: int) -> Iterator[Any]:
     """What is left of the epoch under way, in its own random order; each process of several gets its share."""
     seed, epoch = recipe.train.seed, standing.epoch
-    order = torch.randperm(len(splits.train), generator=generator(seed, epoch))
+    order = torch.randperm(len(data), generator=generator(seed, epoch))
     size = recipe.data.batch_size * fabric.world_size
 
     def read(step: int) -> tuple[Tensor, Tensor]:
         indices = order[step * size : (step + 1) * size][fabric.global_rank :: fabric.world_size]
-        return splits.train.batch(indices, generator(seed, epoch, step))
+        return data.batch(indices, generator(seed, epoch, step))
 
-    for x, y in one_ahead(read, range(standing.step, steps), splits.train.slow):
-        if recipe.train.memory_format == "channels_last":
+    for x, y in one_ahead(read, range(standing.step, steps), data.slow):
+        if recipe.train.memory_format == "channels_last" and isinstance(x, Tensor):
             x = x.contiguous(memory_format=torch.channels_last)
         yield fabric.to_device((x, y))
 
@@ -197,7 +234,8 @@ def end_epoch(
     recipe: Recipe,
     folder: Path,
     model: FlexibleModel,
-    splits: Splits,
+    points: Sequence[Point],
+    held_out: Dataset,
     standing: Standing,
     progress: Progress,
     steps: int,
@@ -206,8 +244,8 @@ def end_epoch(
     with torch.compiler.set_stance("force_eager"):
         scores = evaluate(
             model,
-            splits.val,
-            model.points,
+            held_out,
+            points,
             batch_size=max(256, recipe.data.batch_size),
             channels_last=recipe.train.memory_format == "channels_last",
         )
@@ -222,7 +260,7 @@ def end_epoch(
     line: dict[str, Any] = {
         "epoch": standing.epoch + 1,
         "step": (standing.epoch + 1) * steps,
-        "lr": learning_rate(recipe.train, standing.epoch + (steps - 1) / steps, standing.history[:-1]),
+        "lr": learning_rate(recipe.train, standing.epoch - standing.start + (steps - 1) / steps, standing.history[:-1]),
         "seconds": round(standing.seconds, 3),
         "images_per_s": round(progress.rate, 1),
         "loss": standing.joint[0] / standing.joint[1],

@@ -1,4 +1,4 @@
-"""Networks that timm and torchvision lack, by the name a recipe uses.
+"""Networks that timm and torchvision lack, and adapters to theirs, by the name a recipe uses.
 
 A backbone is a plain nn.Module whose `forward(images)` gives the logits of the whole network. It must offer:
 
@@ -13,14 +13,30 @@ Backbones with exits also offer, both of the same length:
   width). A state is a tuple of tensors: all that later blocks and heads need;
 - `heads: nn.ModuleList`: head k maps the state after block k to logits (batch, num_classes).
 
-Sequential ones are one flat nn.Sequential of leaf layers: convolution, norm, activation, pool, flatten, linear.
+Others may offer `taps: dict[str, str]`, further names for places to cut at. A backbone that is built for one image size
+also takes `input_shape`. Sequential ones are one flat nn.Sequential of leaf layers: convolution, norm, activation,
+pool, flatten, linear.
 
 In both, a convolution and the batch norm that follows it are neighbours in an nn.Sequential, so they can be folded.
 """
 
+from collections.abc import Callable
+
 from torch import nn
 
+from supple.backbones.densenet import DenseNet
+from supple.backbones.inception import InceptionV3
 from supple.backbones.mobilenet import MobileNetV1
 from supple.backbones.msdnet import MSDNet
+from supple.backbones.networks import timm_network, torchvision_network
+from supple.backbones.resnet import ResNetV1
 
-BACKBONES: dict[str, type[nn.Module]] = {"msdnet": MSDNet, "mobilenet_v1": MobileNetV1}
+BACKBONES: dict[str, Callable[..., nn.Module]] = {
+    "msdnet": MSDNet,
+    "mobilenet_v1": MobileNetV1,
+    "resnet_v1": ResNetV1,
+    "densenet": DenseNet,
+    "inception_v3": InceptionV3,
+    "timm": timm_network,
+    "torchvision": torchvision_network,
+}

@@ -1,17 +1,29 @@
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from supple.cli.common import Json, print_json
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 def list_(
     recipes: Annotated[
         bool, typer.Option("--recipes", help="Only the recipes, with what their first line says.")
     ] = False,
+    cuts: Annotated[
+        str | None,
+        typer.Option("--cuts", help="The places where a network can be cut: a timm name, a recipe or a run."),
+    ] = None,
+    size: Annotated[int | None, typer.Option(help="With --cuts: pixels of the images.", min=1, max=8192)] = None,
+    depth: Annotated[int, typer.Option(help="With --cuts: parts of a name; 9 for every layer.", min=1)] = 2,
     json: Json = False,
 ) -> None:
-    """The names a recipe can use, and the recipes that come with supple."""
+    """The names a recipe can use, the recipes that come with supple, and where a network can be cut."""
+    if cuts is not None:
+        show_cuts(cuts, size, depth, json)
+        return
     from supple.recipe import options, recipe_folders
     from supple.text import table
 
@@ -44,3 +56,43 @@ def list_(
         else:
             print("  " + "  ".join(names))  # type: ignore[arg-type]
         print()
+
+
+def show_cuts(target: str, size: int | None, depth: int, json: bool) -> None:
+    """Every place with the tensor there and the share of the network's MACs before it."""
+    from supple.backbones.places import places
+    from supple.text import table
+
+    network, shape = network_of(target, size)
+    found = [place for place in places(network, shape, depth) if place.reason is None]
+    if json:
+        rows = [{"name": p.name, "tap": str(p.tap), "share": p.share} for p in found]
+        print_json({"network": target, "input_shape": shape, "cuts": rows})
+        return
+    print(
+        table(
+            ("cut after", "MACs before, %", "tensor"),
+            [(p.name, f"{100 * p.share:.1f}", str(p.tap)) for p in found],
+            left=(0, 2),
+        )
+    )
+    print(f"(input {'x'.join(map(str, shape))}; --depth {depth + 1} shows more)")
+
+
+def network_of(target: str, size: int | None) -> "tuple[nn.Module, tuple[int, ...]]":
+    """A network without weights, and the shape of its input: that of a recipe or a run, or one of timm."""
+    import timm
+    import torch
+
+    from supple.assemble import network_skeleton
+    from supple.backbones.networks import timm_network
+    from supple.cli.common import is_run, recipe_of
+
+    if is_run(target) or target.endswith(".yaml"):
+        changes = [f"data.size={size}"] if size else []
+        return network_skeleton(recipe_of(target, changes))
+    name = target.partition(".")[0]
+    facts = timm.get_pretrained_cfg(name) if timm.is_model(name) else None
+    shape = (3, size, size) if size else tuple(facts.input_size) if facts else (3, 224, 224)
+    with torch.device("meta"):
+        return timm_network(num_classes=1000, input_shape=shape, model=target), shape

@@ -1,7 +1,25 @@
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
 from supple.cli.common import Changes, Json, Points, Target, model_of, points_of, print_json
 
 
-def profile(target: Target, changes: Changes = None, point: Points = None, json: Json = False) -> None:
+class Count(StrEnum):
+    plain = "plain"
+    paper = "paper"
+
+
+def profile(
+    target: Target,
+    changes: Changes = None,
+    point: Points = None,
+    count: Annotated[
+        Count, typer.Option(help="paper: also as the SL-ViT paper counts, to compare with its tables.")
+    ] = Count.plain,
+    json: Json = False,
+) -> None:
     """Counted from what a run executes, without weights or data: any network in seconds.
 
     macs: one run of that point alone. macs_through: what a policy pays that looked at every point on the way. params:
@@ -11,13 +29,23 @@ def profile(target: Target, changes: Changes = None, point: Points = None, json:
     from supple.text import millions, quantity, table
 
     model = model_of(target, changes)
-    rows = cost.profile(model, points_of(model, point))
+    points = points_of(model, point)
+    rows = cost.profile(model, points)
+    published = []
+    if count is Count.paper:
+        from supple.paper_count import paper_costs
+
+        published = paper_costs(model, points)
     if json:
-        print_json({"points": [row.to_json() for row in rows]})
+        extra = [{"paper_flops": p.flops, "acceleration": p.acceleration} for p in published] or [{} for _ in rows]
+        print_json({"points": [{**row.to_json(), **more} for row, more in zip(rows, extra)]})
         return
-    header = ("point", "MMACs", "MMACs through", "params", "own branch")
+    header = ["point", "MMACs", "MMACs through", "params", "own branch"]
     lines = [
-        (r.point, millions(r.macs), millions(r.macs_through), quantity(r.params), quantity(r.branch_params))
+        [r.point, millions(r.macs), millions(r.macs_through), quantity(r.params), quantity(r.branch_params)]
         for r in rows
     ]
+    if published:
+        header += ["paper FLOPs (B)", "acceleration"]
+        lines = [[*line, f"{p.flops / 1e9:.4f}", f"{p.acceleration:.3f}"] for line, p in zip(lines, published)]
     print(table(header, lines))

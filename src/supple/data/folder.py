@@ -61,6 +61,12 @@ def folder(request: Request) -> Collection:
     return _split(everything, classes, request)
 
 
+def image_files(root: Path) -> list[Source]:
+    """Every image below a folder or in a zip, whatever folder it lies in, by name."""
+    files, _ = _in_folder(root) if root.is_dir() else _in_zip(root)
+    return [files[path] for path in sorted(files)]
+
+
 def _split(part: Part, classes: tuple[str, ...], request: Request) -> Collection:
     if not 0 < request.test_share < 1:
         raise DataError(f"test_share is {request.test_share}.", "Set data.test_share between 0 and 1.")

@@ -131,6 +131,19 @@ class ImageSet:
             images = [self._images[i] for i in indices.tolist()]
         return ImageSet(images, self.labels[indices], self.classes, self.preprocess, *self._augmentation)
 
+    def joined(self, sources: Sequence[Source], labels: Tensor) -> "ImageSet":
+        """These images and others, augmented alike; held in memory if these are."""
+        images: Tensor | Sequence[Source]
+        if isinstance(self._images, Tensor):
+            places = {id(source): place for place, source in enumerate({id(s): s for s in sources}.values())}
+            distinct = list({id(source): source for source in sources}.values())  # some may come several times
+            fresh = ImageSet(distinct, labels[: len(distinct)], self.classes, self.preprocess)
+            read = torch.cat([fresh.read(part) for part in torch.split(torch.arange(len(distinct)), 256)])
+            images = torch.cat([self._images, read[[places[id(source)] for source in sources]]])
+        else:
+            images = [*self._images, *sources]
+        return ImageSet(images, torch.cat([self.labels, labels]), self.classes, self.preprocess, *self._augmentation)
+
     def read(self, indices: Tensor) -> Tensor:
         """These images as uint8 (count, channels, size, size): sized, but neither augmented nor normalised."""
         if isinstance(self._images, Tensor):

@@ -4,13 +4,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from supple.backbones import BACKBONES
+from supple.backbones.networks import fitting
 from supple.methods.exits import Exits
 from supple.methods.slim import Slim
+from supple.methods.whole import Whole
 from supple.model import FlexibleModel
 
 METHODS: dict[str, type[FlexibleModel]] = {
     "exits": Exits,
     "slim": Slim,
+    "whole": Whole,
 }
 
 
@@ -18,9 +21,14 @@ def build(
     backbone: Mapping[str, Any], method: Mapping[str, Any], num_classes: int, input_shape: tuple[int, ...]
 ) -> FlexibleModel:
     """The model of a recipe's `backbone` and `method` sections (already checked; each has a `name`)."""
-    settings = {key: value for key, value in backbone.items() if key != "name"}
-    network = BACKBONES[backbone["name"]](num_classes=num_classes, in_channels=input_shape[0], **settings)
-    settings = {key: value for key, value in method.items() if key != "name"}
-    model = METHODS[method["name"]](network, **settings)  # type: ignore[call-arg]
+    facts = {"num_classes": num_classes, "in_channels": input_shape[0], "input_shape": input_shape}
+    make = BACKBONES[backbone["name"]]
+    network = make(**fitting(make, **facts), **_settings(backbone))
+    flex = METHODS[method["name"]]
+    model = flex(network, **fitting(flex, **facts), **_settings(method))  # type: ignore[call-arg]
     model.input_shape = input_shape
     return model
+
+
+def _settings(section: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in section.items() if key != "name"}

@@ -1,34 +1,105 @@
-"""Early exits: stop after any block that has a classifier of its own."""
+"""Early exits: stop after any block that has a classifier of its own, or at any layer of a network you already have."""
 
 import copy
-from collections.abc import Generator, Iterable
-from typing import Any, cast
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, cast
 
-from torch import Tensor, nn
+import torch
+from torch import Tensor, fx, nn
 
+from supple.backbones.cut import Cuts, cut
 from supple.errors import PointError, RecipeError
+from supple.methods.branches import make_branch
 from supple.model import FlexibleModel, Output, Stage, is_empty, select
 from supple.point import FULL, Point
 
+Way = Literal["end_to_end", "classifier_wise", "layer_wise"]
+Wanted = str | dict[str, Any]  # a branch by name, or with settings: {name: sl_vit, heads: 4}
+
+
+class Features(NamedTuple):
+    """What the branches read, computed beforehand: the tensor at each cut, and the logits of the whole network."""
+
+    cuts: tuple[Tensor, ...]
+
+
+class OnTap(nn.Sequential):
+    """A branch as a head: it reads the first tensor of the state at its cut."""
+
+    def forward(self, state: tuple[Tensor, ...]) -> Tensor:
+        logits: Tensor = super().forward(state[0])  # type: ignore[no-untyped-call]
+        return logits
+
+
+class Bodies:
+    """The stages of a cut network as modules that share its weights; made when first asked for."""
+
+    def __init__(self, network: nn.Module, cuts: Cuts) -> None:
+        self.network, self.cuts = network, cuts
+        self.frozen = 0  # so many stages have learnt, and run in eval mode
+        self._made: dict[bool, list[nn.Module]] = {}
+
+    def __call__(self) -> list[nn.Module]:
+        if not self._made:
+            for mode, graphs in self.cuts.stages.items():
+                self._made[mode] = [fx.GraphModule(self.network, graph) for graph in graphs]
+        if not self.network.training:
+            return self._made[False]
+        return self._made[False][: self.frozen] + self._made[True][self.frozen :]
+
+    def forget(self) -> None:
+        """After the network's tensors were replaced (another device): the modules hold some of them directly."""
+        self._made.clear()
+
 
 class Exits(FlexibleModel):
-    """Points `exit=1` ... `full` over a backbone that has `blocks` (state -> state) and `heads` (state -> logits).
+    """Points `exit=1` ... `full`. A run stopped at exit k executes the stages up to k and only the heads asked for.
 
-    A run stopped at exit k executes the blocks up to k and only the heads that were asked for.
+    The backbone either has `blocks` (state -> state) and `heads` (state -> logits) of its own, or is any traceable
+    network that `at` cuts at layer names, with a branch at each cut (see `branches.py`); its own top is the last exit.
+
+    Three ways to train the branches (SL-ViT, section 2.1): all together; classifier-wise, the backbone frozen and in
+    eval mode; layer-wise, each stage with its branch in a phase of its own, earlier ones frozen. In the last phase the
+    rest of the backbone is trained.
     """
 
     backbone: nn.Module
+    heads: nn.ModuleList | None  # of a cut network
 
-    def __init__(self, backbone: nn.Module) -> None:
+    def __init__(
+        self,
+        backbone: nn.Module,
+        *,
+        at: tuple[str, ...] = (),  # layer names to cut a network at, in execution order; name#2: its second call
+        branch: Wanted | tuple[Wanted, ...] = "linear",  # what is put there: one for all cuts, or one for each
+        way: Way = "end_to_end",  # what learns
+        num_classes: int = 0,
+        input_shape: tuple[int, ...] = (),
+    ) -> None:
         super().__init__()
-        blocks, heads = getattr(backbone, "blocks", None), getattr(backbone, "heads", None)
-        if not isinstance(blocks, nn.ModuleList) or not isinstance(heads, nn.ModuleList) or len(blocks) != len(heads):
+        self.backbone, self.heads = backbone, None
+        self._bodies: Bodies | None = None
+        self._asleep: list[nn.Module] = []  # what stays in eval mode
+        if at:
+            at = tuple(getattr(backbone, "taps", {}).get(name, name) for name in at)
+            cuts = cut(backbone, at, input_shape)
+            made = [make_branch(b, tap, num_classes) for b, tap in zip(one_each(branch, len(at)), cuts.taps)]
+            self._bodies = Bodies(backbone, cuts)
+            self.heads = nn.ModuleList([*(OnTap(part) for part in made), OnTap(nn.Identity())])
+        elif not _has_exits(backbone):
             raise RecipeError(
-                f"method exits cannot hold the backbone {type(backbone).__name__}: it has no blocks with a head each.",
-                "Use a backbone with exits, such as msdnet.",
+                f"method exits does not know where to cut the backbone {type(backbone).__name__}.",
+                "Say it: method.at=[layer1, layer2]; supple list --cuts MODEL shows the places.",
             )
-        self.backbone = backbone
-        self.points = (*(Point(exit=k) for k in range(1, len(blocks))), FULL)
+        elif way != "end_to_end":
+            raise RecipeError(
+                f"method.way is {way}, but {type(backbone).__name__} has exits of its own.",
+                "Use way=end_to_end, or cut a network with method.at.",
+            )
+        self.way = way
+        self.points = (*(Point(exit=k) for k in range(1, len(self._heads))), FULL)
+        if way == "classifier_wise":
+            self._asleep = [backbone.requires_grad_(False)]
 
     def canonical(self, point: Point) -> Point:
         return FULL if point == Point(exit=len(self.points)) else point
@@ -50,28 +121,137 @@ class Exits(FlexibleModel):
         for place, (block, head) in enumerate(zip(self._blocks, self._heads), 1):
             if place > last:
                 return
-            state = block(state)
+            state = (x.cuts[place - 1],) if isinstance(x, Features) else block(state)
             if place in wanted:
                 keep = yield Output(wanted[place], head(state))
                 if keep is not None:
                     if is_empty(keep):
                         return
-                    state = select(state, keep)
+                    state, x = select(state, keep), Features(select(x.cuts, keep)) if isinstance(x, Features) else x
+            if place < last and torch.is_grad_enabled() and self._is_altered(place):
+                state = (state[0].clone(), *state[1:])  # the next stage writes into what the branch has read
+
+    def features(self, x: Any) -> Features:
+        """What the branches of a cut network read for a batch; the backbone runs as it is, without gradients."""
+        assert self._bodies is not None, "only a cut network has taps"
+        found, state = [], x
+        with torch.no_grad():
+            for body in self._bodies():
+                state = body(state)
+                found.append(state[0].clone())
+        return Features(tuple(found))
 
     def plain(self, point: Point) -> nn.Module:
         place = self._place(point)
-        return copy.deepcopy(nn.Sequential(*self._blocks[:place], self._heads[place - 1]))
+        if self._bodies is None:
+            return copy.deepcopy(nn.Sequential(*self._blocks[:place], self._heads[place - 1]))
+        if place == len(self.points):
+            return copy.deepcopy(self.backbone)
+        prefix = fx.GraphModule(self.backbone, self._bodies.cuts.prefixes[place - 1])
+        return copy.deepcopy(nn.Sequential(prefix, *cast(OnTap, self._heads[place - 1])))
 
     def branch(self, point: Point) -> nn.Module | None:
-        return self._heads[self._place(point) - 1]
+        head = self._heads[self._place(point) - 1]
+        return None if self._bodies is not None and point == FULL else head  # the top belongs to the network
+
+    def phases(self) -> int:
+        return len(self.points) if self.way == "layer_wise" else 1
+
+    def enter(self, phase: int) -> tuple[Point, ...]:
+        if self.way != "layer_wise":
+            return self.points
+        assert self._bodies is not None
+        self._bodies.frozen = phase
+        blocks = self._bodies()
+        self._asleep = [part for block in blocks[:phase] for part in block.children()]
+        self.requires_grad_(False)
+        for part in (blocks[phase], self._heads[phase]):
+            part.requires_grad_(True)
+        for block in blocks[:phase]:  # a layer that is called again in this phase has learnt already
+            block.requires_grad_(False)
+        self.train(self.training)
+        return (self.points[phase],)
+
+    def train(self, mode: bool = True) -> "Exits":
+        super().train(mode)
+        for part in self._asleep:
+            part.eval()
+        return self
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "Exits":
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if self._bodies is not None:
+            self._bodies.forget()
+        return self
 
     @property
-    def _blocks(self) -> nn.ModuleList:
-        return cast(nn.ModuleList, self.backbone.blocks)
+    def _blocks(self) -> Sequence[nn.Module]:
+        return self._bodies() if self._bodies is not None else list(cast(nn.ModuleList, self.backbone.blocks))
 
     @property
     def _heads(self) -> nn.ModuleList:
-        return cast(nn.ModuleList, self.backbone.heads)
+        return self.heads if self.heads is not None else cast(nn.ModuleList, self.backbone.heads)
+
+    def _is_altered(self, place: int) -> bool:
+        return self._bodies is not None and self._bodies.cuts.altered[place - 1]
 
     def _place(self, point: Point) -> int:
         return point.exit or len(self.points)
+
+
+def one_each(branch: Wanted | Sequence[Wanted], count: int) -> list[Wanted]:
+    """The branch of each cut."""
+    if isinstance(branch, (str, Mapping)):
+        return [branch] * count
+    if len(branch) != count:
+        raise RecipeError(f"method.branch names {len(branch)} branches for {count} cuts.", "Give one, or one per cut.")
+    return list(branch)
+
+
+def _has_exits(backbone: nn.Module) -> bool:
+    blocks, heads = getattr(backbone, "blocks", None), getattr(backbone, "heads", None)
+    return isinstance(blocks, nn.ModuleList) and isinstance(heads, nn.ModuleList) and len(blocks) == len(heads)
+
+
+def exits(
+    network: nn.Module | str,
+    at: Sequence[str],
+    branch: Wanted | Sequence[Wanted] = "linear",
+    *,
+    num_classes: int | None = None,
+    input_shape: tuple[int, ...] | None = None,
+    way: Way = "classifier_wise",
+    pretrained: bool = False,
+) -> Exits:
+    """Early exits on a network you already have: a module, or the name of a timm network.
+
+    `supple.exits("resnet50", at=["layer1", "layer2"], branch="sl_vit", num_classes=10)`. A module needs `input_shape`,
+    that of one sample; its own outputs are the last exit. By default only the branches learn.
+    """
+    import timm
+
+    from supple.backbones.networks import output_size
+
+    if isinstance(network, str):
+        from supple.backbones.networks import pretrained as fetch
+        from supple.backbones.networks import timm_network
+
+        facts = timm.get_pretrained_cfg(network.partition(".")[0]) if timm.is_model(network.partition(".")[0]) else None
+        input_shape = input_shape or (facts.input_size if facts else (3, 224, 224))
+        classes = num_classes or (facts.num_classes if facts else 1000)
+        name = network
+        network = timm_network(num_classes=classes, in_channels=input_shape[0], input_shape=input_shape, model=name)
+        if pretrained:
+            fetch("timm", network, {"model": name, "args": {}})
+    elif input_shape is None:
+        raise RecipeError("the shape of an input is not known.", "Say it: input_shape=(3, 224, 224).")
+    model = Exits(
+        network,
+        at=tuple(at),
+        branch=branch if isinstance(branch, (str, dict)) else tuple(branch),
+        way=way,
+        num_classes=num_classes or output_size(network, input_shape),
+        input_shape=input_shape,
+    )
+    model.input_shape = input_shape
+    return model

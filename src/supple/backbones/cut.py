@@ -1,0 +1,304 @@
+"""Cutting a network at layer names into stages, so that a stopped run executes only its prefix.
+
+Only the modules around a cut are traced (torch.fx); all others stay whole and are called as they are. What is alive at
+a cut is carried as a tuple of tensors, the tensor that a branch reads first.
+"""
+
+import copy
+import inspect
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from timm.layers import _fx as timm_fx
+from torch import Tensor, fx, nn
+from torch.fx.node import map_arg
+
+from supple.backbones.layout import find_tap
+from supple.backbones.tap import Tap
+from supple.errors import RecipeError
+from supple.text import did_you_mean
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """A network as graphs: one per stage, in train and in eval mode (tracing bakes the mode in), and one per prefix."""
+
+    taps: tuple[Tap, ...]  # what a branch reads at each cut
+    stages: dict[bool, tuple[fx.Graph, ...]]  # by training mode; one more than there are cuts
+    prefixes: tuple[fx.Graph, ...]  # eval mode: from the input to the tensor at each cut
+    altered: tuple[bool, ...]  # whether the next stage writes into the tensor that the branch reads
+
+
+def cut(network: nn.Module, at: Sequence[str], input_shape: tuple[int, ...]) -> Cuts:
+    """Cuts a network after the named modules, in execution order; `name#2` is the second call of a shared module."""
+    check_names(network, at)
+    try:
+        return _cut(network, at, input_shape)
+    except NoPlace as error:
+        from supple.backbones.places import nearest
+
+        near = ", ".join(nearest(network, error.name, input_shape))
+        raise RecipeError(error.cause, f"{error.cure} Nearest: {near}." if near else error.cure) from None
+
+
+def _cut(network: nn.Module, at: Sequence[str], input_shape: tuple[int, ...]) -> Cuts:
+    skeleton = copy.deepcopy(network).to("meta")
+    stages: dict[bool, tuple[fx.Graph, ...]] = {}
+    for mode in (True, False):
+        traced = Traced(skeleton.train(mode), at)
+        kinds = Kinds(skeleton.eval(), traced.graph, input_shape)
+        nodes = [traced.find(name) for name in at]
+        places = [kinds.order[node] for node in nodes]
+        if places != sorted(set(places)):
+            names = [name for _, name in sorted(zip(places, at))]
+            raise RecipeError(
+                f"the cuts {', '.join(at)} are not in execution order, or meet.", f"Write them as: {', '.join(names)}."
+            )
+        for name, node in zip(at, nodes):
+            if any(user.op == "output" for user in node.users):
+                raise NoPlace(name, f"{name} is no place to cut: it is the end of the network.")
+        stages[mode] = tuple(split(traced.graph, nodes, kinds, at))
+    prefixes = tuple(prefix(traced.graph, node) for node in nodes)
+    taps = tuple(find_tap(network, name, kinds.shapes[node], node) for name, node in zip(at, nodes))
+    return Cuts(taps, stages, prefixes, altered(skeleton, stages[False], input_shape))
+
+
+class NoPlace(RecipeError):
+    """A module that cannot be cut at."""
+
+    def __init__(self, name: str, cause: str, cure: str = "Cut elsewhere: see supple list --cuts.") -> None:
+        super().__init__(cause, cure)
+        self.name = name
+
+
+def check_names(network: nn.Module, at: Sequence[str]) -> None:
+    """Refuses names that the network does not have, or that stand for the whole of it."""
+    names = [name for name, _ in network.named_modules() if name]
+    for given in at:
+        path, _, call = given.partition("#")
+        if path not in names:
+            raise RecipeError(
+                f'there is no layer "{given}" to cut at.', f"{did_you_mean(path, names)[:300]} See supple list --cuts."
+            )
+        if call and not (call.isdigit() and int(call) >= 1):
+            raise RecipeError(f'"{given}" is no place to cut: "{call}" is no number of a call.', "Write name#2.")
+
+
+class Traced(fx.Tracer):
+    """The graph of a network in which only what lies around the cuts is taken apart."""
+
+    def __init__(self, network: nn.Module, at: Iterable[str]) -> None:
+        import torchvision
+
+        functions = tuple(timm_fx.get_notrace_functions())  # type: ignore[no-untyped-call]
+        super().__init__(autowrap_modules=(math, torchvision.ops), autowrap_functions=functions)
+        self.network = network
+        self.around = {part for name in at for part in ancestors(name.partition("#")[0])}
+        self.calls: Counter[str] = Counter()
+        self.outputs: dict[str, Any] = {}  # by name#call
+        settled = defaults(network)
+        try:
+            self.graph = self.trace(network, concrete_args=settled)
+        except Exception as error:
+            deepest = max(at, key=lambda name: name.count("."))
+            cause = f"{type(network).__name__} cannot be cut at {', '.join(at)}: {_short(error)}"
+            raise NoPlace(deepest, cause) from None
+        for node in [node for node in self.graph.nodes if node.op == "placeholder"][1:]:
+            drop(self.graph, node)  # an input left at its default, and the checks that it stays there
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return module_qualified_name not in self.around
+
+    def call_module(
+        self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        path = self.path_of_module(m)
+        self.calls[path] += 1
+        name = f"{path}#{self.calls[path]}"
+        self.outputs[name] = output = super().call_module(m, forward, args, kwargs)
+        return output
+
+    def find(self, name: str) -> fx.Node:
+        """The value that a named call gives."""
+        path, _, call = name.partition("#")
+        output = self.outputs.get(f"{path}#{call or 1}")
+        if output is None:
+            times = self.calls[path]
+            raise NoPlace(name, f"{name} does not run in this network" + (f": only {times} times." if times else "."))
+        if not isinstance(output, fx.Proxy):
+            raise NoPlace(name, f"{name} gives a {type(output).__name__}, not one tensor.")
+        return output.node
+
+
+def defaults(network: nn.Module) -> dict[str, Any]:
+    """The inputs of a network besides the first, with their defaults; refused if one has none."""
+    inputs = list(inspect.signature(network.forward).parameters.values())
+    inputs = [one for one in inputs if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+    needed = [one.name for one in inputs if one.default is one.empty]
+    if len(needed) != 1:
+        raise RecipeError(
+            f"{type(network).__name__} takes {len(needed)} inputs ({', '.join(needed)}).",
+            "Wrap it in a module whose forward takes one tensor.",
+        )
+    return {one.name: one.default for one in inputs if one.default is not one.empty}
+
+
+def drop(graph: fx.Graph, node: fx.Node) -> None:
+    """Erases a node and whatever uses it."""
+    for user in list(node.users):
+        drop(graph, user)
+    graph.erase_node(node)
+
+
+class Kinds(fx.Interpreter):
+    """What each value of a graph is: a tensor with the batch first, something computed from constants, or else."""
+
+    def __init__(self, network: nn.Module, graph: fx.Graph, input_shape: tuple[int, ...]) -> None:
+        super().__init__(fx.GraphModule(network, graph))
+        self.order = {node: i for i, node in enumerate(graph.nodes)}
+        self.named = {node.name: node for node in graph.nodes}
+        self.fixed: set[fx.Node] = set()  # does not depend on the input
+        for node in graph.nodes:
+            if node.op != "placeholder" and all(arg in self.fixed for arg in node.all_input_nodes):
+                self.fixed.add(node)
+        found = []
+        for batch in (2, 3):
+            self.seen: dict[fx.Node, tuple[int, ...] | None] = {}
+            try:
+                with torch.no_grad():
+                    self.run(torch.empty((batch, *input_shape), device="meta"))
+            except Exception as error:
+                cause = f"{type(network).__name__} does not take inputs of shape {input_shape}: {_short(error)}"
+                raise RecipeError(cause, "Set data.size (and data.channels) to what it takes.") from None
+            found.append(self.seen)
+        two, three = found
+        self.shapes = {node: shape[1:] for node, shape in two.items() if shape is not None and shape}
+        self.tensors = {node for node, shape in two.items() if shape is not None}
+        self.batched = {n for n, s in two.items() if s and three[n] and (s[0], three[n][0]) == (2, 3)}  # type: ignore[index]
+
+    def run_node(self, n: fx.Node) -> Any:
+        value = super().run_node(n)
+        self.seen[self.named[n.name]] = tuple(value.shape) if isinstance(value, Tensor) else None
+        return value
+
+
+def split(graph: fx.Graph, cuts: Sequence[fx.Node], kinds: Kinds, names: Sequence[str]) -> Iterator[fx.Graph]:
+    """One graph per stage: state in, state out. A node runs in the first stage that needs it."""
+    output = next(node for node in graph.nodes if node.op == "output")
+    stage_of = assign(graph, [*cuts, output])
+    live = [carried(k, cuts, stage_of, kinds, names) for k in range(len(cuts))]
+    source = next(node for node in graph.nodes if node.op == "placeholder")
+    for k in range(len(cuts) + 1):
+        new, known = fx.Graph(), {}
+        state = new.placeholder("state")
+        if k == 0:
+            known[source] = state
+        else:
+            known.update({node: new.call_function(_item, (state, i)) for i, node in enumerate(live[k - 1])})
+        for node in graph.nodes:
+            if stage_of.get(node) == k and node.op not in ("placeholder", "output"):
+                bring(node, new, known)
+        if k < len(cuts):
+            new.output(tuple(bring(node, new, known) for node in live[k]))
+        else:
+            for node in output.all_input_nodes:
+                bring(node, new, known)
+            new.output((map_arg(output.args[0], known.__getitem__),))
+        yield new
+
+
+def _item(state: tuple[Tensor, ...], index: int) -> Tensor:
+    return state[index]
+
+
+def bring(node: fx.Node, graph: fx.Graph, known: dict[fx.Node, fx.Node]) -> fx.Node:
+    """Copies a node into a graph, and before it whatever it needs that is not there yet."""
+    if node not in known:
+        for arg in node.all_input_nodes:
+            bring(arg, graph, known)
+        known[node] = graph.node_copy(node, lambda n: known[n])
+    return known[node]
+
+
+def assign(graph: fx.Graph, ends: Sequence[fx.Node]) -> dict[fx.Node, int]:
+    """The stage in which each node runs: the first whose end needs it. Checks without a result run as early."""
+    stage_of: dict[fx.Node, int] = {}
+    for k, end in enumerate(ends):
+        waiting = [end]
+        while waiting:
+            node = waiting.pop()
+            if node not in stage_of:
+                stage_of[node] = k
+                waiting += node.all_input_nodes
+    for node in graph.nodes:
+        if node not in stage_of and node.is_impure() and node.all_input_nodes:
+            stages = [stage_of[arg] for arg in node.all_input_nodes if arg in stage_of]
+            if len(stages) == len(node.all_input_nodes):
+                stage_of[node] = max(stages)
+    return stage_of
+
+
+def carried(
+    k: int, cuts: Sequence[fx.Node], stage_of: dict[fx.Node, int], kinds: Kinds, names: Sequence[str]
+) -> list[fx.Node]:
+    """The tensors to carry over cut k: what the branch reads, then whatever later stages need of earlier ones.
+
+    Sizes and constants are computed anew: a batch may have become smaller at the cut.
+    """
+    live = [cuts[k]]
+    waiting = [arg for node, stage in stage_of.items() if stage > k for arg in node.all_input_nodes]
+    seen: set[fx.Node] = set()
+    while waiting:
+        node = waiting.pop()
+        if node in seen or node in kinds.fixed or stage_of[node] > k:
+            continue
+        seen.add(node)
+        if node not in kinds.tensors:
+            waiting += node.all_input_nodes
+        elif node not in kinds.batched:
+            raise NoPlace(
+                names[k], f"{names[k]} is no place to cut: later layers need {node.name}, whose batch is not first."
+            )
+        elif node is not cuts[k]:
+            live.append(node)
+    if cuts[k] not in kinds.batched:
+        raise NoPlace(names[k], f"{names[k]} is no place to cut: what it gives is no tensor with the batch first.")
+    return [live[0], *sorted(live[1:], key=kinds.order.__getitem__)]
+
+
+def prefix(graph: fx.Graph, end: fx.Node) -> fx.Graph:
+    """Only what leads from the input to one value."""
+    new, known = fx.Graph(), {}
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            known[node] = new.node_copy(node)
+    new.output(bring(end, new, known))
+    return new
+
+
+@torch.no_grad()
+def altered(network: nn.Module, stages: Sequence[fx.Graph], input_shape: tuple[int, ...]) -> tuple[bool, ...]:
+    """For each cut, whether the stage behind it writes into the tensor at the cut (an in-place activation)."""
+    state: Any = torch.empty((2, *input_shape), device="meta")
+    found = []
+    for k, graph in enumerate(stages):
+        before = state[0]._version if k else 0
+        after = fx.GraphModule(network, graph)(state)
+        if k:
+            found.append(bool(state[0]._version != before))
+        state = after
+    return tuple(found)
+
+
+def ancestors(path: str) -> list[str]:
+    """The root and every module around a path: `a.b.c` has "", `a`, `a.b`."""
+    parts = path.split(".")
+    return [".".join(parts[:n]) for n in range(len(parts))]
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -1,0 +1,66 @@
+"""DenseNet: every layer reads all the layers before it in its block (Huang et al., 2017)."""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from supple.backbones.top import check_common, check_size, dense_top
+from supple.errors import RecipeError
+
+
+class DenseNet(nn.Module):
+    """torchvision's DenseNet, the names of its modules included, save the classifier. The defaults are DenseNet-201.
+
+    Departure: SL-ViT, table 2, puts a branch after each of the first two transitions. Its figures are those of the
+    first transition as a whole, but of the second before its pool: both maps are 28x28. `taps` says so.
+    """
+
+    taps: ClassVar[dict[str, str]] = {
+        "transition1": "features.transition1",
+        "transition2": "features.transition2.conv",
+    }
+    classifier: ClassVar[str] = "fc"
+
+    def __init__(
+        self,
+        *,
+        num_classes: int,  # classes to tell apart
+        in_channels: int = 3,  # channels of the images
+        input_shape: tuple[int, ...] = (),  # of one image: too small ones are refused
+        growth_rate: int = 32,  # channels a layer adds
+        blocks: tuple[int, ...] = (6, 12, 48, 32),  # layers of each block
+        init_features: int = 64,  # channels of the stem
+        top: int = 0,  # width of a dense layer before the classifier; 0: the linear classifier alone
+        dropout: float = 0.5,  # between the two dense layers of such a top
+    ) -> None:
+        from torchvision.models.densenet import DenseNet as Parts  # imported late: it takes seconds
+
+        super().__init__()
+        check_common("densenet", num_classes, in_channels, top, dropout)
+        check(growth_rate, blocks, init_features)
+        # The stem halves twice, rounding up; every transition halves, rounding down, and must leave something.
+        check_size("densenet", input_shape, 4 * (2 ** (len(blocks) - 1) - 1) + 1)
+        parts = Parts(growth_rate, blocks, init_features, num_classes=num_classes)
+        self.features = parts.features
+        self.fc = dense_top(parts.classifier.in_features, top, num_classes, dropout)
+        if in_channels != 3:
+            self.features.conv0 = nn.Conv2d(in_channels, init_features, 7, stride=2, padding=3, bias=False)
+            nn.init.kaiming_normal_(self.features.conv0.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.features(x), inplace=True)
+        logits: Tensor = self.fc(torch.flatten(F.adaptive_avg_pool2d(x, 1), 1))
+        return logits
+
+
+def check(growth_rate: int, blocks: tuple[int, ...], init_features: int) -> None:
+    if not blocks or min(blocks) < 1:
+        raise RecipeError(
+            f"densenet: blocks is {list(blocks)}.", "Give one number of layers per block, such as [6, 12, 48, 32]."
+        )
+    if min(growth_rate, init_features) < 1:
+        raise RecipeError(
+            f"densenet: growth_rate is {growth_rate} and init_features is {init_features}.", "Both must be at least 1."
+        )

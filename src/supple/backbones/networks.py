@@ -1,0 +1,126 @@
+"""Networks of timm and torchvision by name, as backbones of a recipe."""
+
+import inspect
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from supple.backbones.top import replace_top
+from supple.errors import RecipeError
+from supple.text import did_you_mean
+
+
+def timm_network(
+    *,
+    num_classes: int,  # classes to tell apart
+    in_channels: int = 3,  # channels of the images
+    input_shape: tuple[int, ...] = (),  # of one image; transformers are built for one size
+    model: str,  # timm's name: resnet50, deit_tiny_patch16_224, ...
+    top: int = 0,  # hidden units of a new top of two dense layers; 0: one linear classifier
+    dropout: float = 0.5,  # inside that top
+    drop_path: float = 0.0,  # stochastic depth while training
+    args: dict[str, Any] = {},  # noqa: B006  # further arguments of the network, such as {depth: 6}
+) -> nn.Module:
+    """Any network of timm. Its weights are random: `train.init: pretrained` fetches timm's own."""
+    import timm
+
+    name = model.partition(".")[0]
+    if not timm.is_model(name):
+        raise RecipeError(f'timm has no network "{model}".', did_you_mean(name, timm.list_models()))
+    settings: dict[str, Any] = {"num_classes": num_classes, "in_chans": in_channels, **args}
+    facts = timm.get_pretrained_cfg(name)
+    if getattr(facts, "fixed_input_size", False) and input_shape:
+        settings.setdefault("img_size", input_shape[-1])
+    if drop_path:
+        settings["drop_path_rate"] = drop_path
+    network = _made(lambda: timm.create_model(model, pretrained=False, **settings), f"timm's {model}", settings)
+    if top:
+        replace_top(network, str(_one(facts.classifier if facts else None)), num_classes, top, dropout)
+    return network
+
+
+def torchvision_network(
+    *,
+    num_classes: int,  # classes to tell apart
+    in_channels: int = 3,  # channels of the images; only 3
+    model: str,  # torchvision's name: resnet50, mobilenet_v3_small, ...
+    top: int = 0,  # hidden units of a new top of two dense layers; 0: one linear classifier
+    dropout: float = 0.5,  # inside that top
+    args: dict[str, Any] = {},  # noqa: B006  # further arguments of the network
+) -> nn.Module:
+    """Any classification network of torchvision. Its weights are random: see `train.init`."""
+    from torchvision import models
+
+    known = models.list_models(module=models)
+    if model not in known:
+        raise RecipeError(f'torchvision has no classifier "{model}".', did_you_mean(model, known))
+    if in_channels != 3:
+        raise RecipeError(f"torchvision's {model} takes 3 channels, not {in_channels}.", "Set data.channels=3.")
+    settings: dict[str, Any] = {"num_classes": num_classes, **args}
+    if model in ("inception_v3", "googlenet"):
+        settings |= {"aux_logits": False, "transform_input": False, "init_weights": True}
+    network = _made(lambda: models.get_model(model, weights=None, **settings), f"torchvision's {model}", settings)
+    if top:
+        linear = [name for name, part in network.named_modules() if isinstance(part, nn.Linear)]
+        replace_top(network, linear[-1] if linear else "", num_classes, top, dropout)
+    return network
+
+
+def pretrained(name: str, network: nn.Module, settings: dict[str, Any]) -> None:
+    """Fetches the weights that timm or torchvision publish for a network; the classifier stays new where it differs."""
+    try:
+        if name == "timm":
+            import timm
+
+            source = timm.create_model(settings["model"], pretrained=True, **settings["args"])
+            weights = source.state_dict()
+        elif name == "torchvision":
+            from torchvision import models
+
+            weights = models.get_model_weights(settings["model"]).DEFAULT.get_state_dict(check_hash=True)
+        else:
+            raise RecipeError(f"there are no published weights for the backbone {name}.", "Give a run or a file.")
+    except (OSError, RuntimeError, AttributeError, ValueError) as error:
+        raise RecipeError(
+            f"the weights of {settings['model']} could not be fetched: {' '.join(str(error).split())[:200]}.",
+            "Check the network, or give train.init a run or a .safetensors file.",
+        ) from None
+    own = network.state_dict()
+    network.load_state_dict({**own, **{k: v for k, v in weights.items() if k in own and v.shape == own[k].shape}})
+
+
+def _made(make: Any, what: str, settings: dict[str, Any]) -> nn.Module:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            network = make()
+    except (TypeError, ValueError, AssertionError, RuntimeError, KeyError) as error:
+        said = " ".join(str(error).split())[:200]
+        raise RecipeError(
+            f"{what} cannot be built with {settings}: {said}.", "Change backbone.args, or data.size."
+        ) from None
+    assert isinstance(network, nn.Module)
+    return network
+
+
+def _one(names: Any) -> Any:
+    """A distilled network names two classifiers; the first is the one to replace."""
+    return next(iter(names)) if isinstance(names, Iterable) and not isinstance(names, str) else names
+
+
+def fitting(target: Any, **facts: Any) -> dict[str, Any]:
+    """Those of the facts (num_classes, in_channels, input_shape) that a class or function asks for."""
+    wanted = inspect.signature(target).parameters
+    return {name: value for name, value in facts.items() if name in wanted}
+
+
+def output_size(network: nn.Module, input_shape: tuple[int, ...]) -> int:
+    """How many numbers a network gives for one sample."""
+    import copy
+
+    with torch.no_grad():
+        given = copy.deepcopy(network).to("meta").eval()(torch.empty((2, *input_shape), device="meta"))
+    return int(given.shape[-1])

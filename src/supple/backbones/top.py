@@ -1,0 +1,68 @@
+"""The top of a network: what turns its pooled features into logits, and how to put another one in its place."""
+
+from torch import nn
+
+from supple.errors import RecipeError
+
+
+def dense_top(features: int, hidden: int, num_classes: int, dropout: float) -> nn.Module:
+    """`hidden` 0: one linear classifier. Otherwise the new top of SL-ViT, section 4.2: two dense layers and dropout.
+
+    The paper leaves the width of the first dense layer, its activation and the dropout rate open.
+    """
+    if hidden == 0:
+        return nn.Linear(features, num_classes)
+    return nn.Sequential(
+        nn.Linear(features, hidden), nn.ReLU(inplace=True), nn.Dropout(dropout), nn.Linear(hidden, num_classes)
+    )
+
+
+def replace_top(network: nn.Module, name: str, num_classes: int, hidden: int = 0, dropout: float = 0.5) -> None:
+    """Puts a fresh `dense_top` where `network` has its linear classifier; `name` is its path, such as head.fc."""
+    try:
+        old = network.get_submodule(name)
+    except AttributeError:
+        old = None
+    if not name or not isinstance(old, nn.Linear):
+        found = f"is a {type(old).__name__}" if old is not None and name else "does not exist"
+        raise RecipeError(
+            f'{type(network).__name__} can have no new top at "{name}": it {found}.',
+            "Name the linear layer that gives the logits.",
+        )
+    swap(network, name, dense_top(old.in_features, hidden, num_classes, dropout))
+
+
+def classifier_of(network: nn.Module) -> str | None:
+    """The path of the top of a network that tells: by its attribute `classifier`, or as timm's networks do."""
+    path = getattr(network, "classifier", None)
+    if not isinstance(path, str):
+        path = getattr(network, "pretrained_cfg", {}).get("classifier")
+    return path if isinstance(path, str) else None
+
+
+def swap(network: nn.Module, name: str, module: nn.Module) -> None:
+    """Puts `module` at a dotted path that exists; the order of the modules around it stays."""
+    parent, _, child = name.rpartition(".")
+    setattr(network.get_submodule(parent), child, module)
+
+
+def check_common(backbone: str, num_classes: int, in_channels: int, top: int, dropout: float) -> None:
+    """The settings that every backbone with a replaceable top shares."""
+    if min(num_classes, in_channels) < 1:
+        raise RecipeError(
+            f"{backbone}: num_classes is {num_classes} and in_channels is {in_channels}.", "Both must be at least 1."
+        )
+    if top < 0:
+        raise RecipeError(f"{backbone}: top is {top}.", "Give 0 for one linear classifier, or a width such as 256.")
+    if not 0 <= dropout < 1:
+        raise RecipeError(f"{backbone}: dropout is {dropout}.", "Give a share from 0 up to, but not including, 1.")
+
+
+def check_size(backbone: str, input_shape: tuple[int, ...], smallest: int) -> None:
+    """Refuses images of which nothing would be left before the top; an unknown shape passes."""
+    if input_shape and min(input_shape[1:]) < smallest:
+        height, width = input_shape[1:]
+        raise RecipeError(
+            f"{backbone} cannot take images of {height}x{width} pixels: it needs {smallest} a side.",
+            f"Set data.size={smallest} or more.",
+        )

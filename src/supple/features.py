@@ -1,0 +1,151 @@
+"""What the branches of a frozen backbone read, computed once and kept on disk (fp16, memory-mapped).
+
+A folder of features belongs to one backbone, its weights, its cuts and one set of images; the name says which.
+"""
+
+import fcntl
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from supple.data import ImageSet, Splits
+from supple.errors import RecipeError, SaveError
+from supple.evaluate import Dataset
+from supple.files import write
+from supple.methods.exits import Exits, Features
+from supple.model import FlexibleModel
+from supple.progress import counting
+from supple.recipe import Recipe
+from supple.text import say, size
+
+Array = np.ndarray[Any, np.dtype[np.float16]]
+DONE = "done.json"
+BATCH = 128
+
+
+class FeatureSet:
+    """Samples as features: the same interface as images, so that the one training loop serves both."""
+
+    slow = False
+
+    def __init__(self, arrays: Sequence[Array], labels: Tensor) -> None:
+        self.arrays, self.labels = arrays, labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def batch(self, indices: Tensor, rng: torch.Generator | None = None) -> tuple[Features, Tensor]:
+        rows = indices.numpy()
+        return Features(tuple(torch.from_numpy(array[rows]).float() for array in self.arrays)), self.labels[indices]
+
+
+def cached(recipe: Recipe, model: FlexibleModel, splits: Splits, quiet: bool = False) -> tuple[Dataset, Dataset]:
+    """The training and validation images as features, computed now if the folder does not have them."""
+    folder = recipe.train.cache_features
+    assert folder is not None
+    if not isinstance(model, Exits) or model.way != "classifier_wise":
+        raise RecipeError(
+            "train.cache_features is set, but the backbone learns: what the branches read would change.",
+            "Set method.way=classifier_wise, or leave train.cache_features out.",
+        )
+    changing = [key for key in ("crop", "flip", "policy") if getattr(recipe.data, key)]
+    if changing and not recipe.train.cache_augmented:
+        raise RecipeError(
+            f"train.cache_features is set, but images are augmented (data.{', data.'.join(changing)}).",
+            "Leave the augmentation out, or say train.cache_augmented=true: the images are then taken as they are.",
+        )
+    place = Path(folder) / digest(recipe, model)
+    with held(place):
+        if not (place / DONE).is_file():
+            compute(model, {"train": splits.train, "val": splits.val}, place, quiet)
+        elif not quiet:
+            say(f"features: {place}, from an earlier run")
+    return open_part(place, "train", splits.train.labels), open_part(place, "val", splits.val.labels)
+
+
+@contextmanager
+def held(place: Path) -> Iterator[None]:
+    """One training at a time looks after a folder of features; others wait."""
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        lock = (place / ".lock").open("w")
+    except OSError as error:
+        cure = "Choose another train.cache_features."
+        raise SaveError(f"{place} cannot be written: {error.strerror}.", cure) from None
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def digest(recipe: Recipe, model: Exits) -> str:
+    """The name of the folder: of the backbone's weights, the cuts and the images."""
+    told = recipe.resolved()
+    facts = {key: told.get(key) for key in ("backbone", "copycat")} | {"at": told["method"]["at"]}
+    unrelated = ("batch_size", "test_limit", "root", "crop", "flip", "policy")
+    facts["data"] = {key: value for key, value in told["data"].items() if key not in unrelated}
+    found = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+    for name, value in sorted(model.backbone.state_dict().items()):
+        found.update(name.encode())
+        found.update(value.detach().cpu().contiguous().numpy().tobytes())
+    return found.hexdigest()[:16]
+
+
+def compute(model: Exits, parts: dict[str, ImageSet], place: Path, quiet: bool) -> None:
+    """Runs the backbone over the images and writes the tensors at the cuts; says first how large they will be."""
+    with torch.no_grad():
+        one = model.eval().features(parts["train"].batch(torch.arange(1))[0])
+    count = sum(len(part) for part in parts.values())
+    total = 2 * count * sum(cut.numel() for cut in one.cuts)
+    say(f"features: {size(total)} for {count} images in {place}")
+    try:
+        free = shutil.disk_usage(place).free
+        if total > 0.9 * free:
+            raise SaveError(
+                f"the features need {size(total)}, and {place} has {size(free)} left.",
+                "Use fewer images (data.limit), cut later, or leave train.cache_features out.",
+            )
+        with counting(count, "features", quiet=quiet) as watch:
+            for name, part in parts.items():
+                arrays = [
+                    np.lib.format.open_memmap(_file(place, name, k), "w+", np.float16, (len(part), *cut.shape[1:]))
+                    for k, cut in enumerate(one.cuts)
+                ]
+                fill(model, part, arrays, watch)
+        write(place / DONE, json.dumps({"images": count, "bytes": total}))
+    except OSError as error:
+        cure = "Choose another train.cache_features."
+        raise SaveError(f"{place} cannot be written: {error.strerror}.", cure) from None
+
+
+def fill(model: Exits, part: ImageSet, arrays: Sequence[Array], watch: Callable[[int], None]) -> None:
+    for indices in torch.split(torch.arange(len(part)), BATCH):
+        found = model.features(part.batch(indices)[0])
+        for array, cut in zip(arrays, found.cuts):
+            half = cut.half()
+            if not half.isfinite().all():
+                raise RecipeError(
+                    "what the branches read is too large for 16-bit numbers (over 65,504).",
+                    "Leave train.cache_features out.",
+                )
+            array[int(indices[0]) : int(indices[-1]) + 1] = half.numpy()
+        watch(len(indices))
+    for array in arrays:
+        array.flush()  # type: ignore[attr-defined]
+
+
+def open_part(place: Path, name: str, labels: Tensor) -> FeatureSet:
+    count = len(list(place.glob(f"{name}-*.npy")))
+    arrays = [np.load(_file(place, name, k), mmap_mode="r", allow_pickle=False) for k in range(count)]
+    return FeatureSet(arrays, labels)
+
+
+def _file(place: Path, part: str, cut: int) -> Path:
+    return place / f"{part}-{cut + 1}.npy"

@@ -1,0 +1,284 @@
+"""From what every point said of some images to a policy that stops early. No model is needed, only outputs.
+
+The images come in two halves: the first decides (temperatures, which exits are looked at, thresholds), the second only
+says what came of it.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from supple.confidence import confidence, fit_temperature
+from supple.point import Point
+from supple.policies import Confident, first_sure
+from supple.thresholds import Found, search
+
+CHOOSING = 2000  # samples that decide which exits are looked at; the thresholds are then found on all
+TRIES = 8  # how often the margin is widened
+FOLDS = 4  # of the first half, to see what thresholds do to samples that they were not found on
+HAIR = 1e-9
+
+Floats = NDArray[np.float64]
+Costs = Callable[[tuple[Point, ...]], list[float]]  # of stopping at each of these points when only these are looked at
+
+
+@dataclass(frozen=True)
+class Aim:
+    """A mean cost (`budget`), or an accuracy at most `drop` below the full model's."""
+
+    budget: float | None = None
+    drop: float | None = None
+
+    def tighter(self, slack: float) -> "Aim":
+        return Aim(*(None if value is None else value - slack for value in (self.budget, self.drop)))
+
+    def prefers(self, one: Found, other: Found) -> bool:
+        """Whether one of two policies that keep the limit is at least as good as the other."""
+        if self.budget is not None:
+            return (one.accuracy, -one.cost) >= (other.accuracy, -other.cost)
+        return one.cost <= other.cost
+
+
+@dataclass(frozen=True)
+class Half:
+    """What every point said of one half of the images."""
+
+    points: tuple[Point, ...]  # in execution order, the full model last
+    logits: Sequence[Tensor]  # of each point (samples, classes)
+    labels: Tensor
+
+    def right(self) -> Tensor:
+        """(samples, points), 1 where the answer is right."""
+        return torch.stack([(logits.argmax(1) == self.labels).double() for logits in self.logits], 1)
+
+    def confidences(self, measure: str, temperatures: Sequence[float]) -> Tensor:
+        """(samples, points)"""
+        found = [confidence(logits, measure, t).double() for logits, t in zip(self.logits, temperatures)]
+        return torch.stack(found, 1)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A policy, what its points cost, and what was found on the way."""
+
+    policy: Confident
+    costs: list[float]  # of stopping at each of the policy's points
+    temperatures: list[float]  # of all points
+    dominated: dict[Point, Point]  # a point that an earlier one is at least as accurate as, and that one
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a policy did on one half."""
+
+    n: int
+    cost: float  # mean
+    cost_error: float  # one standard error of it
+    accuracy: float
+    full_accuracy: float
+    drop_error: float  # one standard error of full_accuracy - accuracy, sample by sample
+    exits: Tensor  # where each sample stopped, a place in the policy's points
+
+
+def fit(
+    half: Half,
+    aim: Aim,
+    costs: Costs,
+    *,
+    measure: str = "max_probability",
+    keep_dominated: bool = False,
+    choosing: tuple[Aim, Costs] | None = None,
+) -> Fitted:
+    """The policy that reaches an aim on this half with one standard error to spare: of the mean cost for a budget, of
+    the sample by sample difference from the full model for an accuracy. (What is the best of thousands looks better
+    than it is.) Where no thresholds do, a single point answers everything: the best that the budget allows, or the full
+    model.
+
+    `choosing`: aim and costs that decide which exits are looked at, where these are costly to measure.
+    """
+    points = half.points
+    temperatures = [fit_temperature(logits, half.labels) for logits in half.logits]
+    table = _Table(points, half.confidences(measure, temperatures).numpy(), half.right().numpy())
+    dominated = find_dominated(points, table.right.mean(0).tolist())
+    last = len(points) - 1
+    used = tuple(i for i in range(last + 1) if i == last or keep_dominated or points[i] not in dominated)
+    used = _choose(table.thinned(), used, *(choosing or (aim, costs)))
+    while True:
+        price = costs(table.named(used))
+        found = _with_margin(table, used, price, aim)
+        if found is None:
+            break
+        idle = [i for i, threshold in zip(used, found.thresholds) if math.isinf(threshold)]
+        if not idle:
+            break
+        used = tuple(i for i in used if i not in idle)  # nobody stops there: without its head the rest costs less
+    thresholds: tuple[float, ...] = ()
+    if found is None:
+        used, price = _single(table, aim, costs)
+    else:
+        end = found.thresholds.index(0.0) if 0.0 in found.thresholds else len(found.thresholds)
+        used, price, thresholds = used[: end + 1], price[: end + 1], found.thresholds[:end]
+    policy = Confident(table.named(used), thresholds, tuple(temperatures[i] for i in used), measure)
+    return Fitted(policy, price, temperatures, dominated)
+
+
+def judge(fitted: Fitted, half: Half) -> Outcome:
+    """What a policy does on a half: decided without a look at the labels, which only score it."""
+    policy, n = fitted.policy, len(half.labels)
+    places = [half.points.index(point) for point in policy.points]
+    seen = replace(half, logits=[half.logits[place] for place in places], points=policy.points)
+    exits = first_sure(seen.confidences(policy.measure, policy.temperatures)[:, :-1], policy.thresholds)
+    right = seen.right().gather(1, exits[:, None]).squeeze(1)
+    full = (half.logits[-1].argmax(1) == half.labels).double()
+    spent = torch.tensor(fitted.costs, dtype=torch.float64)[exits]
+    return Outcome(
+        n,
+        float(spent.mean()),
+        standard_error(spent.numpy()),
+        float(right.mean()),
+        float(full.mean()),
+        standard_error((full - right).numpy()),
+        exits,
+    )
+
+
+def find_dominated(points: Sequence[Point], accuracies: Sequence[float]) -> dict[Point, Point]:
+    """The points that an earlier one, itself not dominated, is at least as accurate as; and that one."""
+    dominated: dict[Point, Point] = {}
+    best = 0
+    for place in range(1, len(points)):
+        if accuracies[place] <= accuracies[best]:
+            dominated[points[place]] = points[best]
+        else:
+            best = place
+    return dominated
+
+
+def standard_error(values: Floats) -> float:
+    return float(values.std() / math.sqrt(len(values)))
+
+
+# --- the steps of a fit -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Table:
+    points: tuple[Point, ...]
+    sure: Floats  # (samples, points)
+    right: Floats
+
+    def named(self, used: tuple[int, ...]) -> tuple[Point, ...]:
+        return tuple(self.points[i] for i in used)
+
+    def thinned(self) -> "_Table":
+        rows = np.unique(np.linspace(0, len(self.right) - 1, CHOOSING).round().astype(np.intp))
+        return self.rows(rows)
+
+    def rows(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> "_Table":
+        return replace(self, sure=self.sure[rows], right=self.right[rows])
+
+    def search(
+        self,
+        used: tuple[int, ...],
+        price: Sequence[float],
+        aim: Aim,
+        start: Sequence[float] | None = None,
+        rough: bool = True,
+    ) -> Found | None:
+        accuracy = None if aim.drop is None else float(self.right[:, -1].mean()) - aim.drop
+        sure, right = self.sure[:, used[:-1]], self.right[:, used]
+        return search(sure, right, price, budget=aim.budget, accuracy=accuracy, start=start, rough=rough)
+
+    def stops(self, used: tuple[int, ...], thresholds: Sequence[float]) -> NDArray[np.intp]:
+        """Where each sample stops, a place in `used`."""
+        exits: NDArray[np.intp] = first_sure(torch.from_numpy(self.sure[:, used[:-1]]), thresholds).numpy()
+        return exits
+
+    def lost(self, used: tuple[int, ...], thresholds: Sequence[float]) -> Floats:
+        """1 where the full model is right and the policy is not, -1 where it is the other way round."""
+        chosen = np.asarray(used)[self.stops(used, thresholds)]
+        difference: Floats = self.right[:, -1] - self.right[np.arange(len(chosen)), chosen]
+        return difference
+
+
+def _choose(table: _Table, used: tuple[int, ...], aim: Aim, costs: Costs) -> tuple[int, ...]:
+    """Leaves out exits one by one, those where few stop first, as long as the policy is no worse without them.
+
+    An exit costs its head even for those who go on, so that fewer exits can be better.
+    """
+    best = table.search(used, costs(table.named(used)), aim)
+    if best is None:
+        return used
+    while True:
+        counts = np.bincount(table.stops(used, best.thresholds), minlength=len(used))
+        for place in np.argsort(counts[:-1], kind="stable").tolist():
+            fewer = used[:place] + used[place + 1 :]
+            start = best.thresholds[:place] + best.thresholds[place + 1 :]
+            found = table.search(fewer, costs(table.named(fewer)), aim, start, rough=False)
+            if found is not None and aim.prefers(found, best):
+                used, best = fewer, found
+                break
+        else:
+            return used
+
+
+def _with_margin(table: _Table, used: tuple[int, ...], price: Sequence[float], aim: Aim) -> Found | None:
+    """Thresholds that reach the aim with one standard error to spare; None: there are none."""
+    slack, start = 0.0, None
+    for _ in range(TRIES):
+        found = table.search(used, price, aim.tighter(slack), start)
+        if found is None:
+            return None
+        lacking, error = _lacking(table, used, price, aim, found.thresholds)
+        if aim.drop is not None:
+            honest = _cross_fitted(table, used, price, aim.tighter(slack))
+            if honest is None:
+                return None
+            error = standard_error(honest)
+            lacking = max(lacking, float(honest.mean()) + error - aim.drop)
+        if lacking <= HAIR * error:
+            return found
+        slack, start = slack + max(lacking, error / 4), found.thresholds
+    return None
+
+
+def _lacking(
+    table: _Table, used: tuple[int, ...], price: Sequence[float], aim: Aim, thresholds: Sequence[float]
+) -> tuple[float, float]:
+    """How far thresholds are from reaching the aim with a standard error to spare (negative: not at all); that error."""
+    if aim.budget is not None:
+        spent = np.asarray(price)[table.stops(used, thresholds)]
+        error = standard_error(spent)
+        return float(spent.mean()) + error - aim.budget, error
+    assert aim.drop is not None
+    lost = table.lost(used, thresholds)
+    error = standard_error(lost)
+    return float(lost.mean()) + error - aim.drop, error
+
+
+def _cross_fitted(table: _Table, used: tuple[int, ...], price: Sequence[float], aim: Aim) -> Floats | None:
+    """What each sample loses against the full model with thresholds that were found without it."""
+    lost = np.zeros(len(table.right))
+    for fold in range(FOLDS):
+        own = np.arange(len(lost)) % FOLDS == fold
+        found = table.rows(~own).search(used, price, aim)
+        if found is None:
+            return None
+        lost[own] = table.rows(own).lost(used, found.thresholds)
+    return lost
+
+
+def _single(table: _Table, aim: Aim, costs: Costs) -> tuple[tuple[int, ...], list[float]]:
+    """One point for everything: the full model, or the most accurate one within the budget."""
+    last = len(table.points) - 1
+    if aim.budget is None:
+        return (last,), costs(table.named((last,)))
+    prices = {i: costs(table.named((i,))) for i in range(last + 1)}
+    fits = [i for i, price in prices.items() if price[0] <= aim.budget] or [min(prices, key=lambda i: prices[i])]
+    best = max(fits, key=lambda i: (table.right[:, i].mean(), -prices[i][0]))
+    return (best,), prices[best]
