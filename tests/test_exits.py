@@ -298,7 +298,8 @@ def test_copycat_refuses_a_labeller_of_other_classes_and_a_folder_without_images
 
 def test_a_branch_has_settings_of_its_own_and_a_change_reaches_them():
     document = {"data": {"name": "generated"}, "backbone": BACKBONE, "method": {**CUTS, "branch": "sl_vit"}}
-    assert make_recipe(document, ["method.branch.heads=4"]).method["branch"] == {"name": "sl_vit", "heads": 4}
+    branch = make_recipe(document, ["method.branch.heads=4"]).method["branch"]
+    assert (branch["name"], branch["heads"], branch["d"]) == ("sl_vit", 4, 32)  # defaults are written out
     document["method"]["branch"] = ["sl_vit", {"name": "cnn", "filters": 4}]
     with pytest.raises(RecipeError, match="cannot be changed alone"):
         make_recipe(document, ["method.branch.heads=4"])
@@ -323,3 +324,69 @@ def test_features_survive_a_move_between_devices():
     moved = to_device((Features((torch.zeros(2), torch.ones(2))), torch.ones(2)), torch.device("meta"))
     assert isinstance(moved[0], Features)
     assert moved[0].cuts[1].is_meta
+
+
+# --- search -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_search_tries_what_is_affordable_and_ranks_it_by_held_out_score(whole_run, tmp_path, command):
+    method = {**CUTS, "at": ["2"], "way": "classifier_wise"}
+    path = tmp_path / "recipe.yaml"
+    path.write_text(recipe(method, init=str(whole_run), epochs=1).to_yaml())
+    words = ("--search", "--search-d", "8,64", "--search-heads", "1,2", "--out", tmp_path / "found")
+    said = command("train", path, *words, "--json").json
+    (tries,) = said["exits"]
+    assert [one["score"] for one in tries] == sorted((one["score"] for one in tries), reverse=True)
+    assert {(one["d"], one["heads"]) for one in tries} == {(8, 1), (8, 2)}  # 64 is beyond the CNN branch
+    assert json.loads((tmp_path / "found" / "search.json").read_text()) == said["exits"]
+    again = command("train", path, *words)  # finished trials are only read
+    assert again.status == 0
+    assert "best: method.branch=[{name: sl_vit, d: 8" in again.out
+    command("train", whole_run, "--search").refused(2, "--search needs a recipe")
+    command("train", path, *words[:-2], "--search-d", "64", "--out", tmp_path / "none").refused(2, "none of d=[64]")
+    plain = tmp_path / "plain.yaml"
+    plain.write_text(recipe({"name": "whole"}).to_yaml())
+    command("train", plain, "--search", "--out", tmp_path / "x").refused(2, "method.at")
+
+
+# --- published weights --------------------------------------------------------------------------------------------------
+
+
+def test_published_weights_fill_all_but_a_different_classifier(monkeypatch):
+    import timm
+
+    from supple.backbones.networks import pretrained, timm_network
+
+    torch.manual_seed(1)
+    made = timm.create_model
+
+    def fetched(name: str, pretrained: bool, **settings: Any) -> nn.Module:
+        assert pretrained
+        return made(name, pretrained=False, **settings)
+
+    network = timm_network(num_classes=5, model="resnet18", input_shape=(3, 32, 32))
+    before = network.conv1.weight.clone(), network.fc.weight.clone()
+    monkeypatch.setattr(timm, "create_model", fetched)
+    pretrained("timm", network, {"model": "resnet18", "args": {}}, (3, 32, 32))
+    assert not torch.equal(network.conv1.weight, before[0])
+    assert torch.equal(network.fc.weight, before[1])
+    with pytest.raises(RecipeError, match="do not fit: layer1.0.conv1.weight"):
+        pretrained("timm", made("resnet50", num_classes=5), {"model": "resnet18", "args": {}}, (3, 32, 32))
+
+    def offline(*_: Any, **__: Any) -> nn.Module:
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(timm, "create_model", offline)
+    with pytest.raises(RecipeError, match="could not be fetched: no route"):
+        pretrained("timm", network, {"model": "resnet18", "args": {}}, (3, 32, 32))
+
+
+def test_a_branch_that_costs_more_than_the_rest_of_the_network_is_warned_of(command, tmp_path):
+    path = tmp_path / "dear.yaml"
+    wide = {"name": "cnn", "kernel": 3, "filters": 256, "pool": 1}
+    path.write_text(recipe({**CUTS, "at": ["2"], "branch": wide}).to_yaml())
+    said = command("profile", path)
+    assert said.status == 0
+    assert "warning: exit=1 costs" in said.err
+    assert "more than the rest of the network" in said.err
+    assert "warning" not in command("profile", path, "method.branch=linear").err

@@ -155,3 +155,21 @@ def test_unknown_schemes_and_kinds_are_refused_with_a_guess():
         teach_from("larges", 3)
     with pytest.raises(RecipeError, match="reverse_kl"):
         distillation(HALF, THREE, kind="reverse-kl")
+
+
+def test_weights_scale_each_points_own_loss():
+    # Cross-entropies ln 2 and ln 4/3.
+    loss = distill([HALF, THREE], LABEL, teach_from("none", 2), weights=[2.0, 0.5])
+    assert_close(loss, tensor(2 * log(2) + 0.5 * log(4 / 3)))
+    taught = distill([HALF, THREE], LABEL, teach_from("next", 2), lam=0.5, weights=[1.0, 0.0])
+    assert_close(taught, tensor(0.5 * log(2) + 0.5 * kl(3 / 4, 1 / 2)))
+
+
+def test_weights_follow_the_points_that_were_sampled():
+    points = [Point(exit=1), Point(exit=2), FULL]
+    objective = distill_objective(points, weights=(1.0, 0.0, 3.0))
+    outputs = [Output(FULL, HALF), Output(Point(exit=2), HALF)]
+    assert_close(objective(outputs, LABEL), tensor(3 * log(2)))
+    for bad in ((1.0,), (1.0, -1.0, 1.0), (0.0, 0.0, 0.0)):
+        with pytest.raises(RecipeError, match="loss.weights"):
+            distill_objective(points, weights=bad)

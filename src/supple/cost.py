@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from supple.ladder import Row
 from supple.model import FlexibleModel
 from supple.point import Point
+from supple.text import macs
 
 
 def count_macs(call: Callable[[], object]) -> int:
@@ -24,6 +25,18 @@ def count_macs(call: Callable[[], object]) -> int:
 
 def count_params(parts: Iterable[nn.Parameter]) -> int:
     return sum({id(part): part.numel() for part in parts}.values())
+
+
+def costly_branches(rows: Iterable[Row]) -> list[str]:
+    """A warning for each point that costs more than the full model: its branch costs more than what it spares."""
+    rows = list(rows)
+    full = rows[-1].macs or 0
+    return [
+        f"warning: {row.point} costs {macs(row.macs)}, the full model {macs(full)}: "
+        "its branch costs more than the rest of the network."
+        for row in rows[:-1]
+        if row.branch_params and (row.macs or 0) >= full
+    ]
 
 
 def profile(model: FlexibleModel, points: Iterable[Point] | None = None) -> list[Row]:

@@ -22,7 +22,8 @@ def initialise(model: FlexibleModel, recipe: Recipe, quiet: bool = False) -> Non
         return
     if init == "pretrained":
         network = model.get_submodule(BACKBONE[:-1])
-        pretrained(recipe.backbone["name"], network, recipe.backbone)
+        assert model.input_shape is not None
+        pretrained(recipe.backbone["name"], network, recipe.backbone, model.input_shape)
         return
     fresh = start_from(model, weights_of(Path(init)), init)
     if not quiet:

@@ -20,6 +20,7 @@ from supple.text import did_you_mean
 T = TypeVar("T", bound=BaseModel)
 STRICT = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 LARGEST = 1_000_000  # bytes of a recipe file
+NESTED = (("method", "branch"), ("backbone", "args"))  # settings that have settings of their own
 
 
 class Data(BaseModel):
@@ -141,6 +142,8 @@ def make_recipe(document: Any, changes: Iterable[str] = (), where: str = "recipe
             raise RecipeError(f'{where}: the section "{section}" is missing.', f"Add {section}: {{name: ...}}.")
     for section, registry in (("backbone", BACKBONES), ("method", METHODS), ("loss", OBJECTIVES)):
         document[section] = _settings(section, document[section], registry, where)
+    if "branch" in document["method"]:
+        document["method"]["branch"] = _branches(document["method"]["branch"])
     recipe = Recipe(
         data=_section(Data, "data", document["data"], where),
         train=_section(Train, "train", document["train"], where),
@@ -197,6 +200,13 @@ def _settings(section: str, given: dict[str, Any], registry: dict[str, Any], whe
     return {"name": name, **_section(options(registry[name]), section, given, where).model_dump()}
 
 
+def _branches(given: Any) -> Any:
+    """The branches of a recipe with every setting written out."""
+    from supple.methods.branches import checked_branch
+
+    return tuple(map(checked_branch, given)) if isinstance(given, tuple) else checked_branch(given)
+
+
 def _section(model: type[T], section: str, given: dict[str, Any], where: str) -> T:
     for key in given:
         if key not in model.model_fields:
@@ -227,7 +237,8 @@ def _change(document: dict[str, Any], change: str) -> None:
         raise RecipeError(f'"{text}" in "{change}" is no YAML value.', "Quote it, or write a plain value.") from None
     given = document.get(section) or {}
     if isinstance(given, dict):  # what is no section is named when the sections are checked
-        document[section] = _put(given, name.split("."), value, key)
+        nested = (section, name.partition(".")[0]) in NESTED
+        document[section] = _put(given, name.split(".") if nested else [name], value, key)
 
 
 def _put(given: dict[str, Any], path: list[str], value: Any, key: str) -> dict[str, Any]:

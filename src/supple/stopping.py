@@ -20,7 +20,7 @@ from supple.thresholds import Found, search
 
 CHOOSING = 2000  # samples that decide which exits are looked at; the thresholds are then found on all
 TRIES = 8  # how often the margin is widened
-FOLDS = 4  # of the first half, to see what thresholds do to samples that they were not found on
+FORETOLD = (2.0, 1.5, 1.0, 0.7, 0.5, 0.35, 0.25, 0.15, 0.1, 0.05, 0.0)  # shares of the drop that is allowed
 HAIR = 1e-9
 
 Floats = NDArray[np.float64]
@@ -33,9 +33,6 @@ class Aim:
 
     budget: float | None = None
     drop: float | None = None
-
-    def tighter(self, slack: float) -> "Aim":
-        return Aim(*(None if value is None else value - slack for value in (self.budget, self.drop)))
 
     def prefers(self, one: Found, other: Found) -> bool:
         """Whether one of two policies that keep the limit is at least as good as the other."""
@@ -95,15 +92,23 @@ def fit(
     choosing: tuple[Aim, Costs] | None = None,
 ) -> Fitted:
     """The policy that reaches an aim on this half with one standard error to spare: of the mean cost for a budget, of
-    the sample by sample difference from the full model for an accuracy. (What is the best of thousands looks better
-    than it is.) Where no thresholds do, a single point answers everything: the best that the budget allows, or the full
-    model.
+    the sample by sample difference from the full model for an accuracy. Where no thresholds do, a single point answers
+    everything: the best that the budget allows, or the full model.
+
+    Thresholds are compared by how many answers the calibrated probabilities foretell to be right, not by how many of
+    these samples happen to be: the best of thousands of thresholds owes too much to luck. Whether the best keeps the
+    accuracy is then checked on the labels.
 
     `choosing`: aim and costs that decide which exits are looked at, where these are costly to measure.
     """
     points = half.points
     temperatures = [fit_temperature(logits, half.labels) for logits in half.logits]
-    table = _Table(points, half.confidences(measure, temperatures).numpy(), half.right().numpy())
+    table = _Table(
+        points,
+        half.confidences(measure, temperatures).numpy(),
+        half.confidences("max_probability", temperatures).numpy(),
+        half.right().numpy(),
+    )
     dominated = find_dominated(points, table.right.mean(0).tolist())
     last = len(points) - 1
     used = tuple(i for i in range(last + 1) if i == last or keep_dominated or points[i] not in dominated)
@@ -170,6 +175,7 @@ def standard_error(values: Floats) -> float:
 class _Table:
     points: tuple[Point, ...]
     sure: Floats  # (samples, points)
+    chance: Floats  # of being right, as the calibrated probabilities have it
     right: Floats
 
     def named(self, used: tuple[int, ...]) -> tuple[Point, ...]:
@@ -177,10 +183,7 @@ class _Table:
 
     def thinned(self) -> "_Table":
         rows = np.unique(np.linspace(0, len(self.right) - 1, CHOOSING).round().astype(np.intp))
-        return self.rows(rows)
-
-    def rows(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> "_Table":
-        return replace(self, sure=self.sure[rows], right=self.right[rows])
+        return replace(self, sure=self.sure[rows], chance=self.chance[rows], right=self.right[rows])
 
     def search(
         self,
@@ -190,9 +193,9 @@ class _Table:
         start: Sequence[float] | None = None,
         rough: bool = True,
     ) -> Found | None:
-        accuracy = None if aim.drop is None else float(self.right[:, -1].mean()) - aim.drop
-        sure, right = self.sure[:, used[:-1]], self.right[:, used]
-        return search(sure, right, price, budget=aim.budget, accuracy=accuracy, start=start, rough=rough)
+        accuracy = None if aim.drop is None else float(self.chance[:, -1].mean()) - aim.drop
+        sure, chance = self.sure[:, used[:-1]], self.chance[:, used]
+        return search(sure, chance, price, budget=aim.budget, accuracy=accuracy, start=start, rough=rough)
 
     def stops(self, used: tuple[int, ...], thresholds: Sequence[float]) -> NDArray[np.intp]:
         """Where each sample stops, a place in `used`."""
@@ -229,48 +232,36 @@ def _choose(table: _Table, used: tuple[int, ...], aim: Aim, costs: Costs) -> tup
 
 def _with_margin(table: _Table, used: tuple[int, ...], price: Sequence[float], aim: Aim) -> Found | None:
     """Thresholds that reach the aim with one standard error to spare; None: there are none."""
+    return _within(table, used, price, aim) if aim.budget is not None else _close_enough(table, used, price, aim)
+
+
+def _within(table: _Table, used: tuple[int, ...], price: Sequence[float], aim: Aim) -> Found | None:
+    assert aim.budget is not None
     slack, start = 0.0, None
     for _ in range(TRIES):
-        found = table.search(used, price, aim.tighter(slack), start)
+        found = table.search(used, price, Aim(budget=aim.budget - slack), start, rough=start is None)
         if found is None:
             return None
-        lacking, error = _lacking(table, used, price, aim, found.thresholds)
-        if aim.drop is not None:
-            honest = _cross_fitted(table, used, price, aim.tighter(slack))
-            if honest is None:
-                return None
-            error = standard_error(honest)
-            lacking = max(lacking, float(honest.mean()) + error - aim.drop)
-        if lacking <= HAIR * error:
+        error = standard_error(np.asarray(price)[table.stops(used, found.thresholds)])
+        if found.cost + error <= aim.budget * (1 + HAIR):
             return found
-        slack, start = slack + max(lacking, error / 4), found.thresholds
+        slack, start = max(error, 1.1 * slack), found.thresholds
     return None
 
 
-def _lacking(
-    table: _Table, used: tuple[int, ...], price: Sequence[float], aim: Aim, thresholds: Sequence[float]
-) -> tuple[float, float]:
-    """How far thresholds are from reaching the aim with a standard error to spare (negative: not at all); that error."""
-    if aim.budget is not None:
-        spent = np.asarray(price)[table.stops(used, thresholds)]
-        error = standard_error(spent)
-        return float(spent.mean()) + error - aim.budget, error
+def _close_enough(table: _Table, used: tuple[int, ...], price: Sequence[float], aim: Aim) -> Found | None:
+    """Of policies that are foretold to lose less and less, the first that the labels let pass."""
     assert aim.drop is not None
-    lost = table.lost(used, thresholds)
-    error = standard_error(lost)
-    return float(lost.mean()) + error - aim.drop, error
-
-
-def _cross_fitted(table: _Table, used: tuple[int, ...], price: Sequence[float], aim: Aim) -> Floats | None:
-    """What each sample loses against the full model with thresholds that were found without it."""
-    lost = np.zeros(len(table.right))
-    for fold in range(FOLDS):
-        own = np.arange(len(lost)) % FOLDS == fold
-        found = table.rows(~own).search(used, price, aim)
+    start = None
+    for share in FORETOLD:
+        found = table.search(used, price, Aim(drop=share * aim.drop), start, rough=start is None)
         if found is None:
             return None
-        lost[own] = table.rows(own).lost(used, found.thresholds)
-    return lost
+        lost = table.lost(used, found.thresholds)
+        if lost.mean() + standard_error(lost) <= aim.drop + HAIR:
+            return found
+        start = found.thresholds
+    return None
 
 
 def _single(table: _Table, aim: Aim, costs: Costs) -> tuple[tuple[int, ...], list[float]]:

@@ -21,6 +21,7 @@ CANDIDATES = 48  # tried at once where there are more; then finer around the bes
 CELLS = 2_000_000  # of a table of pairs held at once
 THINNED = 1500  # samples that the first, rough searches look at
 NEAR = 3  # exits this far apart are tried as pairs
+ENOUGH = 1e-5  # the relative gain of a round that is not worth another
 HAIR = 1e-9  # what sums of rounded numbers may be off
 
 
@@ -46,8 +47,9 @@ def search(
     """The thresholds with the highest accuracy at a mean cost of at most `budget`, or with the lowest mean cost at an
     accuracy of at least `accuracy`; None if no thresholds can do that.
 
-    confidences: (samples, exits but the last), in 0..1. right: (samples, exits), 1 where an exit's answer is right.
-    costs: of stopping at each exit. `start`: thresholds to begin from as well; rough=False: only from these.
+    confidences: (samples, exits but the last), in 0..1. right: (samples, exits), 1 where an exit's answer is right, or
+    the chance that it is. costs: of stopping at each exit. `start`: thresholds to begin from as well; rough=False: only
+    from these.
     """
     samples = Samples(np.asarray(confidences, np.float64), np.asarray(right, np.float64), np.asarray(costs, np.float64))
     count = len(samples.right)
@@ -164,24 +166,23 @@ def _rough(samples: Samples, goal: _Goal) -> list[Cuts]:
 
 
 def _climb(samples: Samples, goal: _Goal, starts: Sequence[Cuts]) -> Cuts:
-    """Improves the best of the starts, pair by pair, until no pair helps."""
+    """Improves the best of the starts, pair by pair, until a round over all pairs gains nothing to speak of."""
     best, cuts = max((goal.key(*samples.totals(cuts)), cuts) for cuts in starts)
     pairs = [pair for pair in itertools.permutations(range(len(cuts)), 2) if abs(pair[0] - pair[1]) <= NEAR]
-    idle = 0
-    for outer, inner in itertools.cycle(pairs):
-        tried, choices = cuts, samples.exits[outer].cuts
-        reach = len(choices)
-        while True:  # candidates coarse to fine, down to those next to the best
-            candidates = _around(choices, tried[outer], reach)
-            tried = _improve(samples, goal, tried, outer, inner, candidates)
-            if 2 * reach < CANDIDATES:
-                break
-            reach = max(1, 4 * reach // CANDIDATES)
-        value = goal.key(*samples.totals(tried))
-        best, cuts, idle = (value, tried, 0) if value > best else (best, cuts, idle + 1)
-        if idle == len(pairs):
-            break
-    return cuts
+    while True:
+        before = best
+        for outer, inner in pairs:
+            tried, choices = cuts, samples.exits[outer].cuts
+            reach = len(choices)
+            while True:  # candidates coarse to fine, down to those next to the best
+                candidates = _around(choices, tried[outer], reach)
+                tried = _improve(samples, goal, tried, outer, inner, candidates)
+                if 2 * reach < CANDIDATES:
+                    break
+                reach = max(1, 4 * reach // CANDIDATES)
+            best, cuts = max((best, cuts), (goal.key(*samples.totals(tried)), tried))
+        if best[0] == before[0] and best[1] - before[1] <= ENOUGH * abs(before[1]):
+            return cuts
 
 
 def _around(choices: Places, present: int, reach: int) -> Places:

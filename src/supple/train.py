@@ -19,6 +19,7 @@ from torch import Tensor
 
 from supple import checkpoint, files
 from supple.assemble import fresh_model, load_data, pin, with_copies
+from supple.cost import costly_branches, profile
 from supple.data.images import one_ahead
 from supple.errors import RecipeError, TrainError
 from supple.evaluate import Dataset, evaluate, mean_loss, mean_score
@@ -67,6 +68,8 @@ def train(recipe: Recipe | None, folder: str | Path, *, resume: bool = False, qu
         objective = OBJECTIVES[started.loss["name"]](model.points, **settings)
         if not quiet:
             say(f"{started.data.name}: {splits}; {len(splits.train) // started.data.batch_size or 1} steps per epoch")
+            for warning in costly_branches(profile(model)):
+                say(warning)
         if fabric.is_global_zero and not (folder / checkpoint.RECIPE).is_file():
             started = pin(started, splits)
         data = cached(started, model, splits, quiet) if started.train.cache_features else (splits.train, splits.val)

@@ -46,7 +46,7 @@ def cut(network: nn.Module, at: Sequence[str], input_shape: tuple[int, ...]) -> 
 
 
 def _cut(network: nn.Module, at: Sequence[str], input_shape: tuple[int, ...]) -> Cuts:
-    skeleton = copy.deepcopy(network).to("meta")
+    skeleton = weightless(network)
     stages: dict[bool, tuple[fx.Graph, ...]] = {}
     for mode in (True, False):
         traced = Traced(skeleton.train(mode), at)
@@ -65,6 +65,15 @@ def _cut(network: nn.Module, at: Sequence[str], input_shape: tuple[int, ...]) ->
     prefixes = tuple(prefix(traced.graph, node) for node in nodes)
     taps = tuple(find_tap(network, name, kinds.shapes[node], node) for name, node in zip(at, nodes))
     return Cuts(taps, stages, prefixes, altered(skeleton, stages[False], input_shape))
+
+
+def weightless(network: nn.Module) -> nn.Module:
+    """A copy to look at shapes with, on the meta device, where batch norms take most of the time and change none."""
+    skeleton = copy.deepcopy(network).to("meta")
+    for part in skeleton.modules():
+        if type(part) is nn.BatchNorm2d:
+            part.forward = torch.empty_like  # type: ignore[method-assign]
+    return skeleton
 
 
 class NoPlace(RecipeError):

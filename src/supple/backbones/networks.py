@@ -12,6 +12,9 @@ from supple.backbones.top import replace_top
 from supple.errors import RecipeError
 from supple.text import did_you_mean
 
+Scalar = bool | int | float | str | None
+Arguments = dict[str, Scalar | tuple[Scalar, ...]]
+
 
 def timm_network(
     *,
@@ -22,7 +25,7 @@ def timm_network(
     top: int = 0,  # hidden units of a new top of two dense layers; 0: one linear classifier
     dropout: float = 0.5,  # inside that top
     drop_path: float = 0.0,  # stochastic depth while training
-    args: dict[str, Any] = {},  # noqa: B006  # further arguments of the network, such as {depth: 6}
+    args: Arguments = {},  # noqa: B006  # further arguments of the network, such as {depth: 6}
 ) -> nn.Module:
     """Any network of timm. Its weights are random: `train.init: pretrained` fetches timm's own."""
     import timm
@@ -30,16 +33,22 @@ def timm_network(
     name = model.partition(".")[0]
     if not timm.is_model(name):
         raise RecipeError(f'timm has no network "{model}".', did_you_mean(name, timm.list_models()))
-    settings: dict[str, Any] = {"num_classes": num_classes, "in_chans": in_channels, **args}
-    facts = timm.get_pretrained_cfg(name)
-    if getattr(facts, "fixed_input_size", False) and input_shape:
-        settings.setdefault("img_size", input_shape[-1])
+    settings = _for_size(name, input_shape) | {"num_classes": num_classes, "in_chans": in_channels, **args}
     if drop_path:
         settings["drop_path_rate"] = drop_path
     network = _made(lambda: timm.create_model(model, pretrained=False, **settings), f"timm's {model}", settings)
     if top:
+        facts = timm.get_pretrained_cfg(name)
         replace_top(network, str(_one(facts.classifier if facts else None)), num_classes, top, dropout)
     return network
+
+
+def _for_size(name: str, input_shape: tuple[int, ...]) -> dict[str, Any]:
+    """Networks that are built for one image size are told which."""
+    import timm
+
+    fixed = getattr(timm.get_pretrained_cfg(name), "fixed_input_size", False)
+    return {"img_size": input_shape[-1]} if fixed and input_shape else {}
 
 
 def torchvision_network(
@@ -49,7 +58,7 @@ def torchvision_network(
     model: str,  # torchvision's name: resnet50, mobilenet_v3_small, ...
     top: int = 0,  # hidden units of a new top of two dense layers; 0: one linear classifier
     dropout: float = 0.5,  # inside that top
-    args: dict[str, Any] = {},  # noqa: B006  # further arguments of the network
+    args: Arguments = {},  # noqa: B006  # further arguments of the network
 ) -> nn.Module:
     """Any classification network of torchvision. Its weights are random: see `train.init`."""
     from torchvision import models
@@ -69,27 +78,41 @@ def torchvision_network(
     return network
 
 
-def pretrained(name: str, network: nn.Module, settings: dict[str, Any]) -> None:
-    """Fetches the weights that timm or torchvision publish for a network; the classifier stays new where it differs."""
+PUBLISHED = {"densenet": "densenet201", "inception_v3": "inception_v3"}  # of our own backbones, torchvision's names
+
+
+def pretrained(name: str, network: nn.Module, settings: dict[str, Any], input_shape: tuple[int, ...]) -> None:
+    """Fetches the weights that timm or torchvision publish for a network. Its classifier stays new where it differs."""
+    if name not in ("timm", "torchvision", *PUBLISHED):
+        raise RecipeError(
+            f"there are no published weights for the backbone {name}.", "Give train.init a run or a .safetensors file."
+        )
+    model = settings.get("model") or PUBLISHED[name]
     try:
         if name == "timm":
             import timm
 
-            source = timm.create_model(settings["model"], pretrained=True, **settings["args"])
-            weights = source.state_dict()
-        elif name == "torchvision":
+            extra = _for_size(model.partition(".")[0], input_shape) | {"in_chans": input_shape[0]} | settings["args"]
+            source = timm.create_model(model, pretrained=True, **extra)
+        else:
             from torchvision import models
 
-            weights = models.get_model_weights(settings["model"]).DEFAULT.get_state_dict(check_hash=True)
-        else:
-            raise RecipeError(f"there are no published weights for the backbone {name}.", "Give a run or a file.")
-    except (OSError, RuntimeError, AttributeError, ValueError) as error:
+            source = models.get_model(model, weights="DEFAULT", **settings.get("args", {}))
+    except (OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
         raise RecipeError(
-            f"the weights of {settings['model']} could not be fetched: {' '.join(str(error).split())[:200]}.",
-            "Check the network, or give train.init a run or a .safetensors file.",
+            f"the weights of {model} could not be fetched: {' '.join(str(error).split())[:200]}.",
+            "Check the name and the connection, or give train.init a run or a .safetensors file.",
         ) from None
-    own = network.state_dict()
-    network.load_state_dict({**own, **{k: v for k, v in weights.items() if k in own and v.shape == own[k].shape}})
+    own, weights = network.state_dict(), source.state_dict()
+    fits = {key: value for key, value in weights.items() if key in own and value.shape == own[key].shape}
+    classifiers = [path for path, part in network.named_modules() if isinstance(part, nn.Linear)][-2:]
+    for key in own:
+        if key not in fits and not any(key.startswith(f"{path}.") for path in classifiers):
+            raise RecipeError(
+                f"the published weights of {model} do not fit: {key} is missing or has another shape.",
+                "Leave out the settings that change the network, or train.init.",
+            )
+    network.load_state_dict({**own, **fits})
 
 
 def _made(make: Any, what: str, settings: dict[str, Any]) -> nn.Module:

@@ -1,6 +1,5 @@
 """Where a network can be cut: every module call with the tensor it gives and the share of the MACs before it."""
 
-import copy
 from collections import Counter
 from collections.abc import Container
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from supple.backbones.cut import Kinds, Traced, ancestors, assign, carried
+from supple.backbones.cut import Kinds, Traced, ancestors, assign, carried, weightless
 from supple.backbones.layout import find_tap
 from supple.backbones.tap import Tap
 from supple.errors import RecipeError
@@ -32,7 +31,7 @@ def places(
     """The module calls of a network in execution order: those with at most `depth` parts to their name, and only those
     right inside the modules `within`.
     """
-    skeleton = copy.deepcopy(network).to("meta").eval()
+    skeleton = weightless(network).eval()
     calls, total = walk(skeleton, input_shape)
     found: dict[str, Place] = {}
     parents: dict[str, list[str]] = {}

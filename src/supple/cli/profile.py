@@ -26,7 +26,7 @@ def profile(
     what that run uses.
     """
     from supple import cost
-    from supple.text import millions, quantity, table
+    from supple.text import millions, quantity, say, table
 
     model = model_of(target, changes)
     points = points_of(model, point)
@@ -49,3 +49,5 @@ def profile(
         header += ["paper FLOPs (B)", "acceleration"]
         lines = [[*line, f"{p.flops / 1e9:.4f}", f"{p.acceleration:.3f}"] for line, p in zip(lines, published)]
     print(table(header, lines))
+    for warning in cost.costly_branches(rows):
+        say(warning)

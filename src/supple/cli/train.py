@@ -13,6 +13,11 @@ def train(
     out: Annotated[Path | None, typer.Option(help="The run folder; default: runs/<name of the recipe>.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest valid state in the folder.")] = False,
     settle: Annotated[list[str] | None, typer.Option(help="Settle a further point of a run: width=0.3.")] = None,
+    search: Annotated[
+        bool, typer.Option("--search", help="Try SL-ViT branches of many sizes within the CNN branch's parameters.")
+    ] = False,
+    search_d: Annotated[str, typer.Option(help="With --search: embedding sizes.")] = "16,24,32,48",
+    search_heads: Annotated[str, typer.Option(help="With --search: numbers of heads.")] = "1,4,12",
     json: Json = False,
 ) -> None:
     """Progress goes to stderr, figures per epoch to metrics.jsonl. Ctrl-C once: finish the step, save, stop."""
@@ -21,6 +26,11 @@ def train(
 
     if out is not None and (settle or is_run(target)):
         raise RecipeError(f"--out does not go with the run {target}: it is changed where it is.", "Leave --out out.")
+    if search:
+        if is_run(target):
+            raise RecipeError(f"--search needs a recipe, not the run {target}.", "Give the recipe.")
+        _search(target, changes, out, search_d, search_heads, json)
+        return
     if settle:
         if not is_run(target):
             raise RecipeError(f"--settle needs a run folder, not {target}.", "Use train.settle in a recipe instead.")
@@ -61,3 +71,22 @@ def _settle(folder: Path, texts: list[str], changes: list[str] | None) -> None:
     splits = load_data(recipe_of(folder, changes))
     settle(model, splits, [Point.parse(text) for text in texts], recipe.train.seed)
     score_and_save(recipe, folder, model, splits, checkpoint.read_manifest(folder))
+
+
+def _search(target: str, changes: list[str] | None, out: Path | None, d: str, heads: str, json: bool) -> None:
+    from supple.cli.common import numbers, recipe_of
+    from supple.search import search
+    from supple.text import quantity, table
+
+    folder = out or Path("runs") / f"{Path(target).stem}-search"
+    sizes = tuple(numbers(d, "--search-d")), tuple(numbers(heads, "--search-heads"))
+    found = search(recipe_of(target, changes), folder, *sizes, quiet=json)
+    if json:
+        print_json({"folder": str(folder), "exits": [[vars(one) for one in exit_] for exit_ in found]})
+        return
+    rows = [
+        (t.point, str(t.d), str(t.heads), quantity(t.params), f"{100 * t.score:.2f}") for exit_ in found for t in exit_
+    ]
+    print(table(("point", "d", "heads", "params", "held-out %"), rows))
+    best = ", ".join(f"{{name: sl_vit, d: {one[0].d}, heads: {one[0].heads}}}" for one in found if one)
+    print(f"\nbest: method.branch=[{best}]")

@@ -8,13 +8,14 @@ import torch
 from torch import Tensor, fx, nn
 
 from supple.backbones.cut import Cuts, cut
+from supple.backbones.tap import Tap
 from supple.errors import PointError, RecipeError
 from supple.methods.branches import make_branch
 from supple.model import FlexibleModel, Output, Stage, is_empty, select
 from supple.point import FULL, Point
 
 Way = Literal["end_to_end", "classifier_wise", "layer_wise"]
-Wanted = str | dict[str, Any]  # a branch by name, or with settings: {name: sl_vit, heads: 4}
+Wanted = str | dict[str, bool | int | float | str]  # a branch by name, or with settings: {name: sl_vit, heads: 4}
 
 
 class Features(NamedTuple):
@@ -154,6 +155,11 @@ class Exits(FlexibleModel):
         head = self._heads[self._place(point) - 1]
         return None if self._bodies is not None and point == FULL else head  # the top belongs to the network
 
+    @property
+    def taps(self) -> tuple[Tap, ...]:
+        """What the branches read, cut by cut; none where the backbone has exits of its own."""
+        return self._bodies.cuts.taps if self._bodies is not None else ()
+
     def phases(self) -> int:
         return len(self.points) if self.way == "layer_wise" else 1
 
@@ -242,7 +248,7 @@ def exits(
         name = network
         network = timm_network(num_classes=classes, in_channels=input_shape[0], input_shape=input_shape, model=name)
         if pretrained:
-            fetch("timm", network, {"model": name, "args": {}})
+            fetch("timm", network, {"model": name, "args": {}}, input_shape)
     elif input_shape is None:
         raise RecipeError("the shape of an input is not known.", "Say it: input_shape=(3, 224, 224).")
     model = Exits(
