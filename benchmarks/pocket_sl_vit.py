@@ -143,7 +143,7 @@ def main() -> None:
     HOME.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(given.jobs) as pool:
         for level in (["backbone"], [a for a in arms if a not in AFTER], [a for a in arms if a in AFTER]):
-            list(pool.map(lambda job: run(*job), [(arm, seed) for seed in seeds for arm in level]))
+            list(pool.map(lambda job: run(*job), [(arm, seed) for arm in level for seed in seeds]))
     if not given.keep_features:
         shutil.rmtree(HOME / "features", ignore_errors=True)
     print(accuracies(arms, seeds), differences(arms, seeds), sep="\n\n", end="\n\n")

@@ -548,3 +548,12 @@ def test_settling_keeps_the_times_that_were_measured(command, slim_copy):
     times = {(row.point, row.batch) for row in load(slim_copy).ladder if row.p50_ms is not None}
     assert times == {("width=0.5", 1), ("width=0.5", 4), ("full", 1), ("full", 4)}
     assert {row.point for row in load(slim_copy).ladder if row.score is not None} == {"width=0.5", "width=0.75", "full"}
+
+
+def test_evaluate_tells_what_random_budgets_give_in_the_mean(command, exits_copy, slim_copy):
+    said = command("evaluate", exits_copy, "--json").json
+    rows = said["points"]
+    assert said["anytime"]["score"] == pytest.approx(sum(row["score"] for row in rows) / 3)
+    assert said["anytime"]["macs"] == pytest.approx(sum(row["macs"] for row in rows) / 3)
+    assert "stopped at a random exit" in command("evaluate", exits_copy).out
+    assert "anytime" not in command("evaluate", slim_copy, "--json").json

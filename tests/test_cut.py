@@ -9,10 +9,11 @@ from torch import nn
 from torch.testing import assert_close
 
 import supple
-from supple.backbones.cut import ancestors, cut
+from supple.backbones.cut import cut
 from supple.backbones.layout import find_tap
 from supple.backbones.places import places
 from supple.backbones.tap import Tap
+from supple.backbones.trace import ancestors
 from supple.cost import count_macs, profile
 from supple.errors import RecipeError
 from supple.point import FULL, Point

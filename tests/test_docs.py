@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from supple import checkpoint
+from supple.backbones import BACKBONES
 from supple.cli import main
 from supple.recipe import load_recipe
 from supple.train import train
@@ -108,3 +109,18 @@ def test_every_page_named_in_the_readme_exists():
 def test_train_then_load_as_the_readme_says(tmp_path):
     folder = train(load_recipe("pocket/digits.yaml", ["train.epochs=1", "train.threads=1"]), tmp_path, quiet=True)
     assert checkpoint.load(folder).ladder.best_under(macs=1e9)
+
+
+def test_the_page_on_exits_and_its_example_run(tmp_path, capsys):
+    for block in blocks("docs/exits.md", "python"):
+        exec(compile(block, "exits.md", "exec"), {})
+    (recipe,) = blocks("docs/exits.md", "yaml")
+    (tmp_path / "exits.yaml").write_text(recipe)
+    assert main(["profile", str(tmp_path / "exits.yaml"), "data.classes=10"]) == 0
+    space = {"__name__": "example"}
+    exec(compile((ROOT / "examples/exits_on_your_network.py").read_text(), "example", "exec"), space)
+    try:
+        space["main"](str(tmp_path / "own"), epochs=2)
+    finally:
+        del BACKBONES["own"]
+    assert "exit=2" in capsys.readouterr().out

@@ -20,7 +20,7 @@ from supple.errors import CheckpointError, RecipeError, SaveError
 from supple.features import cached
 from supple.initial import start_from, weights_of
 from supple.methods import build
-from supple.methods.exits import Features
+from supple.methods.staged import Features
 from supple.point import FULL, Point
 from supple.recipe import Recipe, make_recipe
 from supple.train import train

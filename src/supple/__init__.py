@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from supple.model import FlexibleModel, Output, Stage
     from supple.point import FULL, Group, Point
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "FULL",
     "FlexibleModel",

@@ -12,12 +12,13 @@ from PIL import Image
 
 from supple.cost import profile
 from supple.data.decode import SUFFIXES
+from supple.early import run_policy
 from supple.errors import DataError
 from supple.ladder import Ladder
 from supple.machine import machine
 from supple.model import FlexibleModel
-from supple.point import Point
-from supple.policies import choose_point
+from supple.point import FULL, Point
+from supple.policies import Confident, choose_point
 from supple.runtime.measure import time_into
 
 
@@ -59,8 +60,13 @@ def classify(
     asked: Point | None = None,
     deadline_ms: float | None = None,
     budget_macs: float | None = None,
+    policy: Confident | None = None,
 ) -> Iterator[Answer | DataError]:
-    """One answer per file, in order; a file that cannot be read gives its error instead."""
+    """One answer per file, in order; a file that cannot be read gives its error instead.
+
+    With a policy each file stops at the first point that is sure, for the reason `confident`, or else is answered by
+    the full model, for the reason `full`; its scores are at that point's temperature.
+    """
     ladder, key = model.ladder if len(model.ladder) else Ladder(profile(model)), {}
     if deadline_ms is not None:
         key = {"machine": machine(), "batch": 1, "threads": torch.get_num_threads()}
@@ -75,8 +81,15 @@ def classify(
             continue
         # Decoding has used up part of the deadline: the point is chosen for what is left.
         left = None if deadline_ms is None else deadline_ms - 1000 * (time.perf_counter() - start)
-        point, reason = choose_point(ladder, asked=asked, deadline_ms=left, budget_macs=budget_macs, **key)
-        chances = model(x, point).softmax(1)[0]
+        if policy is None:
+            point, reason = choose_point(ladder, asked=asked, deadline_ms=left, budget_macs=budget_macs, **key)
+            chances = model(x, point).softmax(1)[0]
+        else:
+            stopped = run_policy(model, x, policy)
+            place = int(stopped.exits[0])
+            point = policy.points[place]
+            reason = "full" if point == FULL else "confident"
+            chances = (stopped.logits[0] / policy.temperatures[place]).softmax(0)
         best = chances.topk(min(5, len(model.classes)))
         scores = {model.classes[i]: p for i, p in zip(best.indices.tolist(), best.values.tolist())}
         elapsed = 1000 * (time.perf_counter() - start)

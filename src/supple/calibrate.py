@@ -1,25 +1,29 @@
-"""Calibration: thresholds for a budget or for an accuracy, from held-out images that are split in two.
+"""Calibration of a run: from its held-out images to the policy kept in policy.json, and what it really costs."""
 
-The first half decides (temperatures, which exits are looked at, thresholds); the second only says what came of it.
-"""
-
+import copy
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from supple.confidence import confidence, fit_temperature
-from supple.errors import RecipeError
-from supple.policies import Confident, first_sure
-from supple.point import Point
-from supple.thresholds import Found, search
+from supple.cost import count_macs
+from supple.data import ImageSet
+from supple.data.split import same_number_each, set_aside
+from supple.early import time_exits, time_policy
+from supple.errors import DataError, PointError, RecipeError
+from supple.machine import machine
+from supple.model import FlexibleModel
+from supple.point import FULL, Point
+from supple.policies import Confident
+from supple.stopping import Aim, Costs, Fitted, Half, Outcome, fit, judge
+from supple.text import macs
 
-CHOSEN_ON = 2000  # samples that decide which exits are looked at; thresholds are then found on all
-Costs = Callable[[tuple[Point, ...]], list[float]]  # of stopping at each of these points, when only these are looked at
+FEWEST, MOST = 10, 20_000  # images: fewer say nothing, more fill the memory and change nothing
+TIMED = 400  # images of the second half that a policy is timed on
 
 
 @dataclass(frozen=True)
@@ -28,8 +32,8 @@ class Goal:
 
     kind: str  # budget_macs, budget_ms or accuracy_drop
     value: float
-    relative: bool = False  # a share of the full model's cost
-    given: str = ""
+    relative: bool  # a share of the full model's cost
+    given: str
 
     @property
     def unit(self) -> str:
@@ -38,78 +42,192 @@ class Goal:
     @classmethod
     def parse(cls, kind: str, text: str) -> "Goal":
         option = "--" + kind.replace("_", "-")
-        relative = kind != "accuracy_drop" and text.strip().endswith("x")
+        number = text.strip()
+        relative = kind != "accuracy_drop" and number.endswith("x")
         try:
-            value = float(text.strip().removesuffix("x")) if relative else float(text)
+            value = float(number.removesuffix("x") if relative else number)
         except ValueError:
             value = math.nan
         if kind == "accuracy_drop":
             if not 0 <= value < 1:
-                raise RecipeError(f'{option} is "{text}".', "Give a share from 0 to 1: 0.01 is one percentage point.")
+                raise RecipeError(f'{option} is "{text}".', "Give a share below 1: 0.01 is one percentage point.")
         elif not 0 < value < math.inf:
-            cure = f"Give {'4 (ms)' if kind == 'budget_ms' else '2e6'}, or 0.5x for half of the full model's cost."
-            raise RecipeError(f'{option} is "{text}".', cure)
-        return cls(kind, value, relative, text.strip())
+            example = "4" if kind == "budget_ms" else "2e6"
+            raise RecipeError(f'{option} is "{text}".', f"Give {example}, or 0.5x for half of the full model's cost.")
+        return cls(kind, value, relative, number)
 
 
-@dataclass(frozen=True)
-class Half:
-    """What every point said of one half of the held-out images."""
-
-    logits: Sequence[Tensor]  # per point (samples, classes)
-    labels: Tensor
-
-    def right(self) -> np.ndarray:
-        """(samples, points)"""
-        return np.stack([(logits.argmax(1) == self.labels).double().numpy() for logits in self.logits], 1)
-
-    def confidences(self, measure: str, temperatures: Sequence[float]) -> np.ndarray:
-        """(samples, points)"""
-        found = [confidence(logits, measure, t) for logits, t in zip(self.logits, temperatures)]
-        return torch.stack(found, 1).double().numpy()
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """A policy and the exits it came from."""
-
-    policy: Confident
-    costs: list[float]  # of stopping at each of the policy's points
-    dominated: dict[Point, Point]  # a point that is no better than an earlier one, and that one
-    temperatures: list[float]  # of all points
-    accuracies: list[float]  # of all points on the first half
-    only_full: bool = False  # an accuracy that nothing but the full model keeps
-
-
-def fit(
-    first: Half,
-    points: Sequence[Point],
-    costs: Costs,
+def calibrate(
+    model: FlexibleModel,
+    data: ImageSet,
+    goal: Goal,
     *,
-    budget: float | None = None,
-    drop: float | None = None,
     measure: str = "max_probability",
     keep_dominated: bool = False,
-    timed: Costs | None = None,
-) -> Fitted:
-    """The policy for a mean cost, or for an accuracy at most `drop` below the full model's, from the first half alone.
+    seed: int = 0,
+    watch: Callable[[int], None] | None = None,
+) -> dict[str, Any]:
+    """The policy for a goal as the document that policy.json holds: see `describe`.
 
-    A budget is kept with one standard error of the mean cost to spare, and a drop with one of the paired difference
-    from the full model: what was chosen among thousands of thresholds looks better than it is.
-
-    `timed`: the costs that the budget is meant in, where `costs` (counted, and so without noise) only decide which
-    exits are looked at.
+    `data` are images that were not trained on. Half of each class decides, the other half only judges.
     """
-    temperatures = [fit_temperature(logits, first.labels) for logits in first.logits]
-    right = first.right()
-    sure = first.confidences(measure, temperatures)
-    accuracies = right.mean(0).tolist()
-    dominated = find_dominated(points, accuracies)
-    used = tuple(i for i in range(len(points)) if keep_dominated or points[i] not in dominated or i == len(points) - 1)
+    if len(model.points) < 2:
+        raise PointError("this model has one point only: there is nothing to stop before.", "Train one with exits.")
+    chosen = torch.arange(len(data)) if len(data) <= MOST else same_number_each(data.labels, MOST, seed)
+    ours, theirs = set_aside(data.labels[chosen], len(chosen) // 2, seed)
+    if min(len(ours), len(theirs)) < FEWEST // 2:
+        cause = f"{len(data)} held-out images are too few to calibrate on: half of them decide, half of them judge."
+        raise DataError(cause, f"Train with a larger data.holdout: at least {FEWEST}, better some hundreds.")
+    counted, estimated = counted_costs(model)
+    aim, settings = _aim(model, goal, counted, data.batch(chosen[ours[:1]])[0])
+    first, second = (observe(model, data, chosen[part], watch) for part in (ours, theirs))
+    costs = settings.pop("costs", counted)
+    choosing = settings.pop("choosing", aim)
+    fitted = fit(first, aim, costs, measure=measure, keep_dominated=keep_dominated, choosing=(choosing, estimated))
+    expected, achieved = judge(fitted, first), judge(fitted, second)
+    if goal.unit == "ms":
+        rng = torch.Generator().manual_seed(seed)
+        some = chosen[theirs][torch.randperm(len(theirs), generator=rng)[:TIMED]]
+        achieved = replace(achieved, cost=_achieved_ms(model, fitted, achieved, data, some))
+        settings |= {"machine": machine(), "threads": torch.get_num_threads()}
+    about = {"goal": vars(goal), "budget": aim.budget, "unit": goal.unit, "full_cost": costs((FULL,))[0], **settings}
+    about["remark"] = _remark(fitted, goal)
+    return {**about, **describe(model, fitted, first, expected, achieved, second.labels)}
 
-    def solve(chosen: tuple[int, ...], price: Costs, rows: Any, **settings: Any) -> Found | None:
-        table = right[rows][:, chosen]
-        limit = {"accuracy": right[rows][:, -1].mean() - drop} if drop is not None else {"budget": settings.pop("limit")}
-        settings.pop("limit", None)
-        return search(sure[rows][:, chosen[:-1]], table, price(_pick(points, chosen)), **limit, **settings)
-    raise NotImplementedError
+
+def _aim(model: FlexibleModel, goal: Goal, counted: Costs, x: Tensor) -> tuple[Aim, dict[str, Any]]:
+    """The goal in absolute numbers; for milliseconds also how they are measured, and the same goal in MACs."""
+    if goal.kind == "accuracy_drop":
+        return Aim(drop=goal.value), {}
+    costs = counted if goal.unit == "macs" else timed_costs(model, x)
+    cheapest, full = costs((model.points[0],))[0], costs((FULL,))[0]
+    budget = goal.value * full if goal.relative else goal.value
+    if budget < cheapest:
+        amount = (lambda value: f"{value:.3g} ms") if goal.unit == "ms" else macs
+        cause = f"a budget of {amount(budget)} is below the cheapest possible, {amount(cheapest)} ({model.points[0]})."
+        share = math.ceil(100 * cheapest / full) / 100
+        raise RecipeError(cause, f"Give more, at least {share:g}x.")
+    if goal.unit == "macs":
+        return Aim(budget=budget), {}
+    # Which exits are looked at is settled by MACs, at the same share of the full model: counting does not tremble.
+    least, most = counted((model.points[0],))[0], counted((FULL,))[0]
+    return Aim(budget=budget), {"costs": costs, "choosing": Aim(budget=max(least, budget / full * most))}
+
+
+@torch.inference_mode()
+def observe(model: FlexibleModel, data: ImageSet, indices: Tensor, watch: Callable[[int], None] | None = None) -> Half:
+    """What every point says of these images, in one pass."""
+    device = next(model.parameters()).device
+    said: list[list[Tensor]] = [[] for _ in model.points]
+    for part in torch.split(indices, 256):
+        x, _ = data.batch(part)
+        for place, output in enumerate(model.run(x.to(device), model.points)):
+            said[place].append(output.logits.float().cpu())
+        if watch is not None:
+            watch(len(part))
+    return Half(model.points, [torch.cat(parts) for parts in said], data.labels[indices])
+
+
+# --- costs ------------------------------------------------------------------------------------------------------------
+
+
+def counted_costs(model: FlexibleModel) -> tuple[Costs, Costs]:
+    """MACs through the points that are looked at: counted, and estimated from few counts for trying many choices.
+
+    The estimate is exact where each point adds the same to the cost of all later ones (an exit its head).
+    """
+    skeleton = copy.deepcopy(model).to("meta").eval()
+    x = torch.empty((1, *(model.input_shape or ())), device="meta")
+
+    @cache
+    def through(points: tuple[Point, ...]) -> float:
+        return float(count_macs(lambda: skeleton(x, points)))
+
+    def counted(points: tuple[Point, ...]) -> list[float]:
+        return [through(points[: place + 1]) for place in range(len(points))]
+
+    def estimated(points: tuple[Point, ...]) -> list[float]:
+        extra = [through((point, FULL)) - through((FULL,)) for point in points[:-1]]
+        return [through((point,)) + sum(extra[:place]) for place, point in enumerate(points)]
+
+    return counted, estimated
+
+
+def timed_costs(model: FlexibleModel, x: Tensor) -> Costs:
+    """Milliseconds of stopping at each of the points that are looked at, with batch 1; measured once per choice."""
+
+    @cache
+    def timed(points: tuple[Point, ...]) -> list[float]:
+        stops = len(points) - 1
+        return time_exits(model, Confident(points, (math.inf,) * stops, (1.0,) * (stops + 1)), x)
+
+    return timed
+
+
+def _achieved_ms(model: FlexibleModel, fitted: Fitted, outcome: Outcome, data: ImageSet, indices: Tensor) -> float:
+    """The mean ms of really running a policy, on the footing of the times that it was found with.
+
+    The machine may have become slower or faster since: known ways through the same code, timed in turn with the
+    policy, say by how much.
+    """
+    real, forced = time_policy(model, fitted.policy, (data.batch(indices[i : i + 1])[0] for i in range(len(indices))))
+    counts: list[int] = torch.bincount(outcome.exits, minlength=len(forced)).tolist()
+    now = sum(count * ms for count, ms in zip(counts, forced))
+    policy = sum(count * (known if ms is None else ms) for count, ms, known in zip(counts, real, forced))
+    return policy / now * outcome.cost
+
+
+# --- what is kept -----------------------------------------------------------------------------------------------------
+
+
+def describe(
+    model: FlexibleModel, fitted: Fitted, first: Half, expected: Outcome, achieved: Outcome, labels: Tensor
+) -> dict[str, Any]:
+    """The policy, what was expected of it (first half) and achieved (second half), by point and by class."""
+    policy = fitted.policy
+    accuracies = first.right().mean(0).tolist()
+    rows = []
+    for place, point in enumerate(model.points):
+        looked_at = point in policy.points
+        at = policy.points.index(point) if looked_at else -1
+        better = fitted.dominated.get(point)
+        rows.append(
+            {
+                "point": str(point),
+                "looked_at": looked_at,
+                "threshold": policy.thresholds[at] if looked_at and at < len(policy.thresholds) else None,
+                "temperature": fitted.temperatures[place],
+                "accuracy": accuracies[place],
+                "cost": fitted.costs[at] if looked_at else None,
+                "expected": float((expected.exits == at).double().mean()) if looked_at else 0.0,
+                "achieved": float((achieved.exits == at).double().mean()) if looked_at else 0.0,
+                "dominated_by": None if better is None else str(better),
+            }
+        )
+    places = len(policy.points)
+    counts = torch.bincount(labels * places + achieved.exits, minlength=places * len(model.classes))
+    return {
+        **policy.to_json(),
+        "expected": _facts(expected),
+        "achieved": _facts(achieved),
+        "exits": rows,
+        "classes": {"names": list(model.classes), "stopped": counts.view(-1, places).tolist()},
+    }
+
+
+def _remark(fitted: Fitted, goal: Goal) -> str:
+    """What a policy that never chooses means."""
+    only = fitted.policy.points[-1]
+    if len(fitted.policy.points) > 1:
+        return ""
+    if goal.kind != "accuracy_drop":
+        return f"One point answers everything, {only}: nothing else within this budget is foretold to be better."
+    if only != FULL:
+        return f"One point answers everything: {only} alone is near enough to the full model."
+    within = f"within {100 * goal.value:g} points of its own"
+    return f"Only the full model keeps an accuracy {within} with one standard error to spare: it answers everything."
+
+
+def _facts(outcome: Outcome) -> dict[str, Any]:
+    names = ("n", "cost", "cost_error", "accuracy", "full_accuracy", "drop_error")
+    return {name: getattr(outcome, name) for name in names}

@@ -1,4 +1,4 @@
-"""Run folders: weights, manifest, ladder, and the state to resume from.
+"""Run folders: weights, manifest, ladder, policy, and the state to resume from.
 
 Nothing is ever unpickled. Writes go to a temporary file, are synced and renamed; what is read is checked against the
 sha256 in the manifest, which is written last: a folder without one is a run that has not finished.
@@ -13,15 +13,16 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from supple.data.prepare import Preprocess
-from supple.errors import CheckpointError
+from supple.errors import CheckpointError, PointError
 from supple.files import sha256, staged, write
 from supple.ladder import Ladder
 from supple.model import FlexibleModel
 from supple.point import Point
+from supple.policies import Confident
 from supple.recipe import Recipe, make_recipe
 
 FORMAT = 1
-WEIGHTS, MANIFEST, LADDER = "model.safetensors", "manifest.json", "ladder.json"
+WEIGHTS, MANIFEST, LADDER, POLICY = "model.safetensors", "manifest.json", "ladder.json", "policy.json"
 METRICS, RECIPE, STATE = "metrics.jsonl", "recipe.yaml", "state"
 
 
@@ -76,7 +77,7 @@ def save(folder: Path, model: FlexibleModel, recipe: Recipe, facts: dict[str, An
 
 
 def load(folder: str | Path) -> FlexibleModel:
-    """Opens a run folder: the model in eval mode, with its ladder, class names and preprocessing."""
+    """Opens a run folder: the model in eval mode, with its ladder, policy, class names and preprocessing."""
     from supple.methods import build
 
     folder = Path(folder)
@@ -98,6 +99,7 @@ def load(folder: str | Path) -> FlexibleModel:
         raise CheckpointError(f"{folder / MANIFEST} is incomplete: {error}.", "Restore it, or train again.") from None
     fill(model, tensors, folder / WEIGHTS)
     model.ladder = load_ladder(folder)
+    model.policy = load_policy(folder, model)  # type: ignore[assignment]
     return model.eval()
 
 
@@ -152,6 +154,28 @@ def load_ladder(folder: Path) -> Ladder:
 def save_ladder(folder: Path, ladder: Ladder) -> None:
     document = {"weights": sha256(folder / WEIGHTS), **ladder.to_json()}
     write(folder / LADDER, json.dumps(document, indent=1))
+
+
+def load_policy(folder: Path, model: FlexibleModel) -> Confident | None:
+    """The calibrated policy; None if there is none, or if it was calibrated for other weights."""
+    if not (folder / POLICY).is_file():
+        return None
+    cure = f"Delete it and calibrate again: supple calibrate {folder} --budget-macs 0.5x."
+    try:
+        document = read_json(folder / POLICY)
+        policy = Confident.from_json(document)
+        if document.get("weights") != read_json(folder / MANIFEST)["files"].get(WEIGHTS):
+            return None
+        if model.order(policy.points) != list(policy.points):
+            raise CheckpointError("this is no policy (its points are out of order).")
+    except (CheckpointError, PointError) as error:
+        cause = error.cause if str(folder) in error.cause else f"{folder / POLICY}: {error.cause}"
+        raise CheckpointError(cause, cure) from None
+    return policy
+
+
+def save_policy(folder: Path, document: dict[str, Any]) -> None:
+    write(folder / POLICY, json.dumps({"weights": sha256(folder / WEIGHTS), **document}, indent=1, allow_nan=False))
 
 
 def versions() -> dict[str, str]:

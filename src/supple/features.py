@@ -20,7 +20,8 @@ from supple.data import ImageSet, Splits
 from supple.errors import RecipeError, SaveError
 from supple.evaluate import Dataset
 from supple.files import write
-from supple.methods.exits import Exits, Features
+from supple.methods.exits import Exits
+from supple.methods.staged import Features
 from supple.model import FlexibleModel
 from supple.progress import counting
 from supple.recipe import Recipe

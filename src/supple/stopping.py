@@ -20,10 +20,12 @@ from supple.thresholds import Found, search
 
 CHOOSING = 2000  # samples that decide which exits are looked at; the thresholds are then found on all
 TRIES = 8  # how often the margin is widened
-FORETOLD = (2.0, 1.5, 1.0, 0.7, 0.5, 0.35, 0.25, 0.15, 0.1, 0.05, 0.0)  # shares of the drop that is allowed
+BISECTIONS = 6  # of what thresholds are foretold to lose
+WORTH = 1e-3  # an exit is looked at for a gain of so much accuracy, or for so much of the cost
 HAIR = 1e-9
 
 Floats = NDArray[np.float64]
+Choice = tuple[tuple[int, ...], tuple[float, ...], list[float]]  # exits, their thresholds, their costs
 Costs = Callable[[tuple[Point, ...]], list[float]]  # of stopping at each of these points when only these are looked at
 
 
@@ -35,10 +37,10 @@ class Aim:
     drop: float | None = None
 
     def prefers(self, one: Found, other: Found) -> bool:
-        """Whether one of two policies that keep the limit is at least as good as the other."""
+        """Whether one of two policies that keep the limit is as good as the other, or as good as that."""
         if self.budget is not None:
-            return (one.accuracy, -one.cost) >= (other.accuracy, -other.cost)
-        return one.cost <= other.cost
+            return one.accuracy >= other.accuracy - WORTH
+        return one.cost <= other.cost * (1 + WORTH)
 
 
 @dataclass(frozen=True)
@@ -113,21 +115,11 @@ def fit(
     last = len(points) - 1
     used = tuple(i for i in range(last + 1) if i == last or keep_dominated or points[i] not in dominated)
     used = _choose(table.thinned(), used, *(choosing or (aim, costs)))
-    while True:
-        price = costs(table.named(used))
-        found = _with_margin(table, used, price, aim)
-        if found is None:
-            break
-        idle = [i for i, threshold in zip(used, found.thresholds) if math.isinf(threshold)]
-        if not idle:
-            break
-        used = tuple(i for i in used if i not in idle)  # nobody stops there: without its head the rest costs less
-    thresholds: tuple[float, ...] = ()
-    if found is None:
-        used, price = _single(table, aim, costs)
-    else:
-        end = found.thresholds.index(0.0) if 0.0 in found.thresholds else len(found.thresholds)
-        used, price, thresholds = used[: end + 1], price[: end + 1], found.thresholds[:end]
+    chosen = _within(table, used, aim, costs) if aim.budget is not None else _close_enough(table, used, aim, costs)
+    used, thresholds, price = chosen or _single(table, aim, costs)
+    if 0.0 in thresholds:  # nobody gets any further
+        end = thresholds.index(0.0)
+        used, thresholds, price = used[: end + 1], thresholds[:end], price[: end + 1]
     policy = Confident(table.named(used), thresholds, tuple(temperatures[i] for i in used), measure)
     return Fitted(policy, price, temperatures, dominated)
 
@@ -230,46 +222,83 @@ def _choose(table: _Table, used: tuple[int, ...], aim: Aim, costs: Costs) -> tup
             return used
 
 
-def _with_margin(table: _Table, used: tuple[int, ...], price: Sequence[float], aim: Aim) -> Found | None:
-    """Thresholds that reach the aim with one standard error to spare; None: there are none."""
-    return _within(table, used, price, aim) if aim.budget is not None else _close_enough(table, used, price, aim)
-
-
-def _within(table: _Table, used: tuple[int, ...], price: Sequence[float], aim: Aim) -> Found | None:
+def _within(table: _Table, used: tuple[int, ...], aim: Aim, costs: Costs) -> Choice | None:
+    """The best thresholds within a budget, with one standard error of the mean cost to spare."""
     assert aim.budget is not None
-    slack, start = 0.0, None
+    slack, start, price = 0.0, None, costs(table.named(used))
     for _ in range(TRIES):
         found = table.search(used, price, Aim(budget=aim.budget - slack), start, rough=start is None)
         if found is None:
             return None
-        error = standard_error(np.asarray(price)[table.stops(used, found.thresholds)])
+        fewer, thresholds = _live(used, found.thresholds)
+        if fewer != used:  # where nobody stops, no head need run, and the others may go deeper for it
+            used, start, price = fewer, thresholds, costs(table.named(fewer))
+            continue
+        error = standard_error(np.asarray(price)[table.stops(used, thresholds)])
         if found.cost + error <= aim.budget * (1 + HAIR):
-            return found
-        slack, start = max(error, 1.1 * slack), found.thresholds
+            return used, thresholds, price
+        slack, start = max(error, 1.1 * slack), thresholds
     return None
 
 
-def _close_enough(table: _Table, used: tuple[int, ...], price: Sequence[float], aim: Aim) -> Found | None:
-    """Of policies that are foretold to lose less and less, the first that the labels let pass."""
+def _close_enough(table: _Table, used: tuple[int, ...], aim: Aim, costs: Costs) -> Choice | None:
+    """The cheapest thresholds that lose little enough against the full model, for these exits or fewer of them."""
     assert aim.drop is not None
-    start = None
-    for share in FORETOLD:
-        found = table.search(used, price, Aim(drop=share * aim.drop), start, rough=start is None)
-        if found is None:
-            return None
+    found: list[tuple[float, Choice]] = []
+    while len(used) > 1:
+        passed, thresholds = _loosest(table, used, costs(table.named(used)), aim.drop)
+        if passed:
+            live, levels = _live(used, thresholds)
+            price = costs(table.named(live))
+            mean = float(np.asarray(price)[table.stops(live, levels)].mean())
+            found.append((mean, (live, levels, price)))
+        counts = np.bincount(table.stops(used, thresholds), minlength=len(used))
+        place = int(counts[:-1].argmin())
+        used = used[:place] + used[place + 1 :]
+    return min(found)[1] if found else None
+
+
+def _loosest(
+    table: _Table, used: tuple[int, ...], price: Sequence[float], drop: float
+) -> tuple[bool, tuple[float, ...]]:
+    """Whether any thresholds pass, and the cheapest that do: what they are foretold to lose is narrowed down until the
+    labels agree that it is at most `drop`, with one standard error to spare.
+    """
+
+    def passes(found: Found) -> bool:
         lost = table.lost(used, found.thresholds)
-        if lost.mean() + standard_error(lost) <= aim.drop + HAIR:
-            return found
-        start = found.thresholds
-    return None
+        return bool(lost.mean() + standard_error(lost) <= drop + HAIR)
+
+    best = table.search(used, price, Aim(budget=math.inf))  # as accurate as can be foretold
+    assert best is not None
+    tight, loose = float(table.chance[:, -1].mean()) - best.accuracy, 2 * drop
+    found = table.search(used, price, Aim(drop=loose), best.thresholds)
+    if found is not None and passes(found):
+        return True, found.thresholds
+    if not passes(best):
+        return False, best.thresholds
+    for _ in range(BISECTIONS):
+        level = (tight + loose) / 2
+        found = table.search(used, price, Aim(drop=level), best.thresholds, rough=False)
+        if found is not None and passes(found):
+            tight, best = level, found
+        else:
+            loose = level
+    return True, best.thresholds
 
 
-def _single(table: _Table, aim: Aim, costs: Costs) -> tuple[tuple[int, ...], list[float]]:
+def _live(used: tuple[int, ...], thresholds: tuple[float, ...]) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """Without the exits where nobody stops."""
+    kept = [(i, level) for i, level in zip(used, thresholds) if not math.isinf(level)]
+    return (*(i for i, _ in kept), used[-1]), tuple(level for _, level in kept)
+
+
+def _single(table: _Table, aim: Aim, costs: Costs) -> Choice:
     """One point for everything: the full model, or the most accurate one within the budget."""
     last = len(table.points) - 1
     if aim.budget is None:
-        return (last,), costs(table.named((last,)))
+        return (last,), (), costs(table.named((last,)))
     prices = {i: costs(table.named((i,))) for i in range(last + 1)}
     fits = [i for i, price in prices.items() if price[0] <= aim.budget] or [min(prices, key=lambda i: prices[i])]
     best = max(fits, key=lambda i: (table.right[:, i].mean(), -prices[i][0]))
-    return (best,), prices[best]
+    return (best,), (), prices[best]

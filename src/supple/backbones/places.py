@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from supple.backbones.cut import Kinds, Traced, ancestors, assign, carried, weightless
+from supple.backbones.cut import Kinds, assign, carried
 from supple.backbones.layout import find_tap
 from supple.backbones.tap import Tap
+from supple.backbones.trace import Traced, ancestors, weightless
 from supple.errors import RecipeError
 
 

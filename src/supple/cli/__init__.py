@@ -24,7 +24,8 @@ GROUPS = {
         "report": "one self-contained page with curves and tables",
     },
     "Use it": {
-        "predict": "classify images at a point, within a deadline or a budget",
+        "calibrate": "thresholds to stop when sure, for a mean budget or an accuracy",
+        "predict": "classify images at a point, within a deadline or a budget, or when sure",
     },
 }
 VERBS = {verb: text for group in GROUPS.values() for verb, text in group.items()}

@@ -6,6 +6,7 @@ import typer
 
 from supple.cli import VERBS
 from supple.cli.bench import bench
+from supple.cli.calibrate import calibrate
 from supple.cli.demo import demo
 from supple.cli.doctor import doctor
 from supple.cli.evaluate import evaluate
@@ -27,6 +28,10 @@ EXAMPLES = {
         "supple train runs/digits --resume",
     ),
     "evaluate": ("supple evaluate runs/digits", "supple evaluate runs/digits --json"),
+    "calibrate": (
+        "supple calibrate runs/demo --budget-macs 0.5x",
+        "supple calibrate runs/demo --accuracy-drop 0.01 --measure margin --json",
+    ),
     "predict": (
         "supple predict runs/demo runs/demo/images/*.png --deadline-ms 5",
         "supple predict runs/demo runs/demo/images --budget-macs 1e6 --json",
@@ -42,7 +47,7 @@ EXAMPLES = {
 }
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
-for _verb in (bench, demo, doctor, evaluate, extract, list_, predict, profile, report, train):
+for _verb in (bench, calibrate, demo, doctor, evaluate, extract, list_, predict, profile, report, train):
     _name = _verb.__name__.rstrip("_")
     _text = f"{VERBS[_name][0].upper()}{VERBS[_name][1:]}.\n\n{inspect.getdoc(_verb) or ''}"
     _epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in EXAMPLES[_name])

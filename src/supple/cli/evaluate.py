@@ -1,5 +1,10 @@
+from typing import TYPE_CHECKING
+
 from supple.cli.common import Changes, Json, Points, Run, must_be_run, points_of, print_json
 from supple.errors import DataError
+
+if TYPE_CHECKING:
+    from supple.ladder import Ladder
 
 
 def evaluate(run: Run, changes: Changes = None, point: Points = None, json: Json = False) -> None:
@@ -14,6 +19,7 @@ def evaluate(run: Run, changes: Changes = None, point: Points = None, json: Json
     from supple.ladder import Ladder
     from supple.progress import counting
     from supple.report import write_report
+    from supple.text import macs
 
     model = model_of(must_be_run(run), changes)
     points = points_of(model, point)
@@ -31,7 +37,17 @@ def evaluate(run: Run, changes: Changes = None, point: Points = None, json: Json
         model.ladder.update(row.point, **row.counts())
     checkpoint.save_ladder(run, model.ladder)
     write_report(run)
+    mean = anytime(result) if any(point.exit for point in points) else None
     if json:
-        print_json(result.to_json())
-    else:
-        print(f"{result}\n({len(test)} test images)")
+        print_json({**result.to_json(), **({"anytime": mean} if mean else {})})
+        return
+    print(f"{result}\n({len(test)} test images)")
+    if mean:
+        print(f"stopped at a random exit: {100 * mean['score']:.2f} % at {macs(mean['macs'])} in the mean")
+
+
+def anytime(ladder: "Ladder") -> dict[str, float]:
+    """Table 13 of SL-ViT: the time is up at an exit that chance chooses, all alike; mean accuracy and MACs."""
+    rows = [row for row in ladder if row.score is not None and row.macs is not None]
+    count = len(rows)
+    return {"score": sum(row.score or 0 for row in rows) / count, "macs": sum(row.macs or 0 for row in rows) / count}

@@ -3,7 +3,7 @@ from typing import Annotated
 import typer
 
 from supple.cli.common import Json, Run, must_be_run, print_json
-from supple.errors import DataError, RecipeError
+from supple.errors import CheckpointError, DataError, RecipeError
 
 
 def predict(
@@ -12,6 +12,12 @@ def predict(
     point: Annotated[str | None, typer.Option(help="Run this point.")] = None,
     deadline_ms: Annotated[float | None, typer.Option(help="The best point within so many ms.", min=0)] = None,
     budget_macs: Annotated[float | None, typer.Option(help="The best point within so many MACs.", min=0)] = None,
+    confident: Annotated[
+        bool, typer.Option("--confident", help="Stop when sure, as supple calibrate has found.")
+    ] = False,
+    min_confidence: Annotated[
+        float | None, typer.Option(help="Stop at the first exit this sure; nothing to calibrate.", min=0, max=1)
+    ] = None,
     json: Json = False,
 ) -> None:
     """Without a limit, the full model answers. A deadline uses the measured p95 of this machine (see supple bench).
@@ -21,14 +27,27 @@ def predict(
     from supple import checkpoint
     from supple.answer import Answer, classify, gather
     from supple.point import Point
+    from supple.policies import sure_above
     from supple.text import say, table
 
-    if sum(choice is not None for choice in (point, deadline_ms, budget_macs)) > 1:
-        raise RecipeError("more than one of --point, --deadline-ms, --budget-macs is given.", "Give one of them.")
+    sure = True if confident or min_confidence is not None else None
+    if sum(choice is not None for choice in (point, deadline_ms, budget_macs, sure)) > 1:
+        named = "--point, --deadline-ms, --budget-macs, --confident or --min-confidence"
+        raise RecipeError(f"more than one of {named} is given.", "Give one of them.")
     model = checkpoint.load(must_be_run(run))
+    policy = None
+    if min_confidence is not None:
+        policy = sure_above(model.points, min_confidence)
+    elif confident:
+        policy = model.policy
+        if policy is None:
+            there = (run / checkpoint.POLICY).is_file()
+            cause = f"{run / checkpoint.POLICY} {'was made for other weights' if there else 'does not exist'}."
+            raise CheckpointError(cause, f"Make it: supple calibrate {run} --budget-macs 0.5x.")
     asked = None if point is None else model.check(Point.parse(point))
     paths = gather(files)
-    results = list(classify(model, paths, asked=asked, deadline_ms=deadline_ms, budget_macs=budget_macs))
+    limits = {"deadline_ms": deadline_ms, "budget_macs": budget_macs}
+    results = list(classify(model, paths, asked=asked, policy=policy, **limits))
     answers = [result for result in results if isinstance(result, Answer)]
     failures = [result for result in results if isinstance(result, DataError)]
     for failure in failures:
