@@ -90,7 +90,7 @@ def latencies(rounds: int) -> None:
         # Apart, so that no call finds in the cache what its rival has just used.
         ordered = {name: calls[name] for name in sorted(calls, key=lambda name: name.split()[0])}
         ms = {call: times.p50_ms for call, times in interleave(ordered, rounds, seconds=1e9).items()}
-    print("\nResNet-18 (torchvision), batch 1, linear heads: milliseconds\n")
+    print("\nResNet-18 (torchvision), batch 1, linear heads: milliseconds; what lies under 5 % apart is a tie\n")
     print("| exit | how | supple | earlyon | supple / earlyon | goal |\n|---|---|---|---|---|---|")
     for end, how in (("", "this exit alone"), (" policy", "looking at every exit on the way")):
         for point in model.points:

@@ -181,13 +181,13 @@ def outputs(count: int, seed: int, exits: int = 5, classes: int = 100) -> Half:
 
 def calibration(count: int = 10_000) -> None:
     """Seconds from the outputs of 5 exits to a judged policy: temperatures, choice of exits, thresholds, outcome."""
-    first, second = outputs(count, 0), outputs(count, 1)
+    first, second = outputs(count // 2, 0), outputs(count // 2, 1)
     through = dict(zip(first.points, (0.2, 0.4, 0.6, 0.8, 1.0)))
 
     def costs(points: tuple[Point, ...]) -> list[float]:
         return [through[point] + 0.01 * (place + 1) for place, point in enumerate(points)]  # heads cost as well
 
-    print(f"\nCalibration: 5 exits, 100 classes, {count:,} samples that decide and as many to judge by\n")
+    print(f"\nCalibration: 5 exits, 100 classes, {count:,} samples, of which half decide and half judge\n")
     print("| aim | exits used | mean cost | accuracy (full) | seconds | goal |\n|---|---|---|---|---|---|")
     for what, aim in {
         "half of the full cost": Aim(budget=0.5),

@@ -24,7 +24,6 @@ from supple.assemble import load_data
 from supple.cli import VERBS, app, main, overview
 from supple.cli.app import EXAMPLES
 from supple.errors import SuppleError
-from supple.methods import METHODS
 from supple.progress import Progress
 from supple.recipe import find_recipe, load_recipe
 from supple.runtime.measure import Times, machine
@@ -79,6 +78,7 @@ def test_bare_supple_and_help_list_every_verb_and_end_with_two_commands(command,
     said = command(*words)
     assert (said.status, said.err) == (0, "")
     wanted = ["list", "profile", "train", "evaluate", "predict", "bench", "extract", "report", "demo", "doctor"]
+    wanted += ["calibrate"]
     assert sorted(wanted) == sorted(VERBS) == sorted(CLICK.commands)
     for verb, text in VERBS.items():
         assert f"  {verb:<10}{text}\n" in said.out
@@ -237,7 +237,7 @@ def test_a_settled_width_runs_and_is_scored_listed_and_extracted(command, slim_c
 # --- evaluate and bench -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", POINTS)
 def test_evaluate_scores_every_point_and_updates_the_ladder(command, request, method):
     run = request.getfixturevalue(f"{method}_copy")
     model = load(run)
@@ -408,7 +408,7 @@ def test_list_knows_every_name_and_every_recipe_it_lists_can_be_loaded(command):
     names = command("list", "--json").json
     assert set(names) == {"backbones", "methods", "losses", "data", "sampling", "recipes"}
     assert {"msdnet", "mobilenet_v1"} <= set(names["backbones"])
-    assert names["methods"] == {"exits": [], "slim": ["widths", "divisor"]}
+    assert names["methods"] == {"exits": ["at", "branch", "way"], "slim": ["widths", "divisor"], "whole": ["learn"]}
     assert {"digits", "cifar10", "cifar100", "folder"} <= set(names["data"])
     objectives, networks = ("none", "ipkd", "ta1", "tam"), ("msdnet", "mobilenet")
     for network in networks:

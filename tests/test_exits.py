@@ -326,7 +326,7 @@ def test_features_survive_a_move_between_devices():
     assert moved[0].cuts[1].is_meta
 
 
-# --- search -------------------------------------------------------------------------------------------------------------
+# --- search -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_search_tries_what_is_affordable_and_ranks_it_by_held_out_score(whole_run, tmp_path, command):
@@ -349,7 +349,7 @@ def test_a_search_tries_what_is_affordable_and_ranks_it_by_held_out_score(whole_
     command("train", plain, "--search", "--out", tmp_path / "x").refused(2, "method.at")
 
 
-# --- published weights --------------------------------------------------------------------------------------------------
+# --- published weights ------------------------------------------------------------------------------------------------
 
 
 def test_published_weights_fill_all_but_a_different_classifier(monkeypatch):

@@ -273,5 +273,6 @@ def test_a_short_training_is_neither_probed_nor_compiled():
     wanted = recipe()
     splits = load_data(wanted)
     model = fresh_model(wanted, splits)
-    chosen = choose(wanted, model, splits.train, distill_objective(model.points), torch.device("cpu"), quiet=True)
+    objective = distill_objective(model.points)
+    chosen = choose(wanted, model, model.points, splits.train, objective, torch.device("cpu"), quiet=True)
     assert (chosen.train.compile, chosen.train.memory_format) == ("off", "channels_first")

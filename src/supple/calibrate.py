@@ -13,7 +13,7 @@ from torch import Tensor
 from supple.cost import count_macs
 from supple.data import ImageSet
 from supple.data.split import same_number_each, set_aside
-from supple.early import time_exits, time_policy
+from supple.early import stopping_at, time_exits, time_policy
 from supple.errors import DataError, PointError, RecipeError
 from supple.machine import machine
 from supple.model import FlexibleModel
@@ -79,39 +79,53 @@ def calibrate(
         cause = f"{len(data)} held-out images are too few to calibrate on: half of them decide, half of them judge."
         raise DataError(cause, f"Train with a larger data.holdout: at least {FEWEST}, better some hundreds.")
     counted, estimated = counted_costs(model)
-    aim, settings = _aim(model, goal, counted, data.batch(chosen[ours[:1]])[0])
+    footing = _footing(model, goal, counted, data.batch(chosen[ours[:1]])[0])
     first, second = (observe(model, data, chosen[part], watch) for part in (ours, theirs))
-    costs = settings.pop("costs", counted)
-    choosing = settings.pop("choosing", aim)
-    fitted = fit(first, aim, costs, measure=measure, keep_dominated=keep_dominated, choosing=(choosing, estimated))
+    fitted = fit(
+        first,
+        footing.aim,
+        footing.costs,
+        measure=measure,
+        keep_dominated=keep_dominated,
+        choosing=(footing.in_macs, estimated),
+    )
     expected, achieved = judge(fitted, first), judge(fitted, second)
+    about: dict[str, Any] = {"goal": vars(goal), "budget": footing.aim.budget, "unit": goal.unit}
     if goal.unit == "ms":
         rng = torch.Generator().manual_seed(seed)
         some = chosen[theirs][torch.randperm(len(theirs), generator=rng)[:TIMED]]
         achieved = replace(achieved, cost=_achieved_ms(model, fitted, achieved, data, some))
-        settings |= {"machine": machine(), "threads": torch.get_num_threads()}
-    about = {"goal": vars(goal), "budget": aim.budget, "unit": goal.unit, "full_cost": costs((FULL,))[0], **settings}
-    about["remark"] = _remark(fitted, goal)
+        about |= {"machine": machine(), "threads": torch.get_num_threads()}
+    about |= {"full_cost": footing.full, "remark": _remark(fitted, goal)}
     return {**about, **describe(model, fitted, first, expected, achieved, second.labels)}
 
 
-def _aim(model: FlexibleModel, goal: Goal, counted: Costs, x: Tensor) -> tuple[Aim, dict[str, Any]]:
-    """The goal in absolute numbers; for milliseconds also how they are measured, and the same goal in MACs."""
+@dataclass(frozen=True)
+class _Footing:
+    """A goal in absolute numbers, what they are numbers of, and the same goal in MACs."""
+
+    aim: Aim
+    costs: Costs
+    full: float  # the full model's cost
+    in_macs: Aim  # decides which exits are looked at: counting does not tremble
+
+
+def _footing(model: FlexibleModel, goal: Goal, counted: Costs, x: Tensor) -> _Footing:
+    """Refuses a budget that not even the cheapest point keeps."""
+    first, macs_first, macs_full = model.points[0], counted((model.points[0],))[0], counted((FULL,))[0]
     if goal.kind == "accuracy_drop":
-        return Aim(drop=goal.value), {}
-    costs = counted if goal.unit == "macs" else timed_costs(model, x)
-    cheapest, full = costs((model.points[0],))[0], costs((FULL,))[0]
+        return _Footing(Aim(drop=goal.value), counted, macs_full, Aim(drop=goal.value))
+    timed = goal.unit == "ms"
+    cheapest, full = macs_first, macs_full
+    if timed:
+        cheapest, full = time_exits(model, [_looking_at((point,)) for point in (first, FULL)], x)
     budget = goal.value * full if goal.relative else goal.value
     if budget < cheapest:
-        amount = (lambda value: f"{value:.3g} ms") if goal.unit == "ms" else macs
-        cause = f"a budget of {amount(budget)} is below the cheapest possible, {amount(cheapest)} ({model.points[0]})."
-        share = math.ceil(100 * cheapest / full) / 100
-        raise RecipeError(cause, f"Give more, at least {share:g}x.")
-    if goal.unit == "macs":
-        return Aim(budget=budget), {}
-    # Which exits are looked at is settled by MACs, at the same share of the full model: counting does not tremble.
-    least, most = counted((model.points[0],))[0], counted((FULL,))[0]
-    return Aim(budget=budget), {"costs": costs, "choosing": Aim(budget=max(least, budget / full * most))}
+        least, given = (f"{value:.4g} ms" if timed else macs(value) for value in (cheapest, budget))
+        cause = f"a budget of {given} is below the cheapest possible: {least}, for every image at {first}."
+        raise RecipeError(cause, f"Give at least that, which is {math.ceil(100 * cheapest / full) / 100:g}x.")
+    in_macs = Aim(budget=max(macs_first, budget / full * macs_full))
+    return _Footing(Aim(budget=budget), timed_costs(model, x, full) if timed else counted, full, in_macs)
 
 
 @torch.inference_mode()
@@ -153,15 +167,24 @@ def counted_costs(model: FlexibleModel) -> tuple[Costs, Costs]:
     return counted, estimated
 
 
-def timed_costs(model: FlexibleModel, x: Tensor) -> Costs:
-    """Milliseconds of stopping at each of the points that are looked at, with batch 1; measured once per choice."""
+def timed_costs(model: FlexibleModel, x: Tensor, full_ms: float) -> Costs:
+    """Milliseconds of stopping at each of the points that are looked at, with batch 1; measured once per choice.
+
+    The full model is timed in turn with them: if it now takes another time than `full_ms`, so does everything.
+    """
 
     @cache
     def timed(points: tuple[Point, ...]) -> list[float]:
-        stops = len(points) - 1
-        return time_exits(model, Confident(points, (math.inf,) * stops, (1.0,) * (stops + 1)), x)
+        ways = [stopping_at(_looking_at(points), place) for place in range(len(points))]
+        *times, full_now = time_exits(model, [*ways, _looking_at((FULL,))], x)
+        # What comes later cannot be quicker.
+        return [max(times[: place + 1]) * full_ms / full_now for place in range(len(times))]
 
     return timed
+
+
+def _looking_at(points: tuple[Point, ...]) -> Confident:
+    return Confident(points, (math.inf,) * (len(points) - 1), (1.0,) * len(points))
 
 
 def _achieved_ms(model: FlexibleModel, fitted: Fitted, outcome: Outcome, data: ImageSet, indices: Tensor) -> float:

@@ -102,7 +102,7 @@ class FlexibleModel(nn.Module):
         return 1
 
     def enter(self, phase: int) -> tuple[Point, ...]:
-        """Called before a phase (they count from 0): what may learn in it, and which points it trains."""
+        """Called before a phase (they count from 0): says what may learn in it, and gives the points that do."""
         return self.points
 
     def admit(self, points: Iterable[Point]) -> None:

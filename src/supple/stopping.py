@@ -267,7 +267,8 @@ def _loosest(
 
     def passes(found: Found) -> bool:
         lost = table.lost(used, found.thresholds)
-        return bool(lost.mean() + standard_error(lost) <= drop + HAIR)
+        error = math.hypot(standard_error(lost), 1 / len(lost))  # if no sample differs, the next one still may
+        return float(lost.mean()) + error <= drop + HAIR
 
     best = table.search(used, price, Aim(budget=math.inf))  # as accurate as can be foretold
     assert best is not None

@@ -74,7 +74,9 @@ def train(recipe: Recipe | None, folder: str | Path, *, resume: bool = False, qu
             started = pin(started, splits)
         data = cached(started, model, splits, quiet) if started.train.cache_features else (splits.train, splits.val)
         if fabric.is_global_zero and not (folder / checkpoint.RECIPE).is_file():
-            started = choose(started, model, model.enter(0), data[0], objective, fabric.device, quiet)
+            started = choose(
+                started, model, trained_points(started, model, 0), data[0], objective, fabric.device, quiet
+            )
             files.write(folder / checkpoint.RECIPE, started.to_yaml())
         started = fabric.broadcast(started)
         standing = fit(fabric, started, folder, model, data, objective, quiet)
@@ -121,7 +123,7 @@ def fit(
     """All phases of a training (mostly there is one): from the newest state in the folder, if any, to the last."""
     while True:
         found = newest_state(folder)
-        points = model.enter(found[0].get("phase", 0) if found else 0)
+        points = trained_points(recipe, model, found[0].get("phase", 0) if found else 0)
         standing = fit_phase(fabric, recipe, folder, model, points, data, objective, quiet)
         if standing.phase + 1 == model.phases():
             return standing
@@ -131,6 +133,12 @@ def fit(
             say(f"phase {standing.phase + 1} of {model.phases()}")
         save(fabric, folder, model, None, standing)
         fabric.barrier()
+
+
+def trained_points(recipe: Recipe, model: FlexibleModel, phase: int) -> tuple[Point, ...]:
+    """The points that a phase runs: those that learn, and all where larger ones teach."""
+    learning = model.enter(phase)
+    return model.points if model.phases() == 1 and recipe.loss.get("teachers", "none") != "none" else learning
 
 
 def fit_phase(

@@ -46,9 +46,16 @@ def calibrate(
     if held.classes != model.classes:
         cure = f"The run knows {len(model.classes)}: {', '.join(model.classes[:5])}, ..."
         raise DataError(f"these data have other classes than the run: {', '.join(held.classes[:5])}, ...", cure)
-    settings = {"measure": measure, "keep_dominated": keep_dominated, "seed": recipe.train.seed}
     with counting(min(len(held), MOST), "calibrating", quiet=json) as watch:
-        document = find_policy(model, held, given[0], **settings, watch=watch)
+        document = find_policy(
+            model,
+            held,
+            given[0],
+            measure=measure,
+            keep_dominated=keep_dominated,
+            seed=recipe.train.seed,
+            watch=watch,
+        )
     checkpoint.save_policy(run, document)
     write_report(run)
     if json:
@@ -66,7 +73,7 @@ def _told(document: dict[str, Any]) -> str:
     unit = "ms" if timed else "MMACs"
 
     def cost(value: float | None) -> str:
-        return ("-" if value is None else f"{value:.3g}") if timed else millions(value)
+        return millions(value) if not timed else "-" if value is None else f"{value:.{0 if value >= 100 else 2}f}"
 
     lines = []
     for row in document["exits"]:

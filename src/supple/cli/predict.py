@@ -39,7 +39,7 @@ def predict(
     if min_confidence is not None:
         policy = sure_above(model.points, min_confidence)
     elif confident:
-        policy = model.policy
+        policy = checkpoint.load_policy(run, model)
         if policy is None:
             there = (run / checkpoint.POLICY).is_file()
             cause = f"{run / checkpoint.POLICY} {'was made for other weights' if there else 'does not exist'}."

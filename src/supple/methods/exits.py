@@ -130,8 +130,8 @@ class Exits(FlexibleModel):
         return len(self.points) if self.way == "layer_wise" else 1
 
     def enter(self, phase: int) -> tuple[Point, ...]:
-        if self.way != "layer_wise":
-            return self.points
+        if self.way != "layer_wise":  # the top of a frozen backbone does not learn, and need not run
+            return self.points[:-1] if self.way == "classifier_wise" else self.points
         assert self._bodies is not None
         self._bodies.frozen = phase
         blocks = self._bodies()

@@ -39,7 +39,8 @@ def page(folder: Path) -> str:
 
 
 def _page(run: Run) -> str:
-    sections = [_ladder_section(run), _training_section(run), _recipe_section(run), _facts_section(run)]
+    sections = [_ladder_section(run), _policy_section(run), _training_section(run)]
+    sections += [_recipe_section(run), _facts_section(run)]
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -153,6 +154,18 @@ def _remark(row: Row, rows: tuple[Row, ...]) -> str:
         return f"worse than {winner.point} at the same cost"
     verb = "no better" if winner.score == row.score else "worse"
     return f"{verb} than {winner.point}, which {'is faster' if cost == 'p50_ms' else 'costs less'}"
+
+
+def _policy_section(run: Run) -> str:
+    """Only where a policy was calibrated: a run without one lacks nothing."""
+    from supple.report.policy import policy_parts
+
+    if run.policy is None:
+        return ""
+    if run.stale:
+        text = "policy.json was calibrated for other weights than this run has."
+        return _section("Stopping when sure", [_missing(text, "supple calibrate RUN --budget-macs 0.5x")])
+    return _section("Stopping when sure", policy_parts(run.policy))
 
 
 def _training_section(run: Run) -> str:

@@ -73,6 +73,11 @@ def inline_svg(panel: Panel, prefix: str) -> str:
     return text.strip()
 
 
+def point_colours(count: int) -> list[str]:
+    """One colour per point, from cheap to full."""
+    return [to_hex(_POINTS(i / max(1, count - 1))) for i in range(count)]
+
+
 def ladder_panels(ladder: Ladder) -> dict[str, Panel]:
     """The panels a ladder has data for, by their cost: "macs" and "p50_ms"."""
     metric = next((row.metric for row in ladder if row.score is not None), None)
@@ -229,7 +234,7 @@ def _draw_epochs(
     epochs = {epoch for curve in curves.values() for epoch, _ in curve}
     if len(epochs) == 1:
         axes.set_xlim(min(epochs) - 0.5, min(epochs) + 0.5)
-    colours = [to_hex(_POINTS(i / max(1, len(curves) - 1))) for i in range(len(curves))]
+    colours = point_colours(len(curves))
     ends: list[Spot] = []
     for (name, curve), colour in zip(curves.items(), colours):
         thin = curve[:: max(1, len(curve) // 300)]

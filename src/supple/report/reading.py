@@ -8,6 +8,7 @@ from typing import Any
 
 from supple.errors import CheckpointError
 from supple.ladder import Ladder
+from supple.policies import Confident
 
 
 @dataclass(frozen=True)
@@ -19,10 +20,18 @@ class Run:
     ladder: Ladder | None
     metrics: list[dict[str, Any]]
     broken: int  # lines of metrics.jsonl that could not be read
+    policy: dict[str, Any] | None = None
 
     @property
     def scored(self) -> bool:
         return self.ladder is not None and any(known(row.score) for row in self.ladder)
+
+    @property
+    def stale(self) -> bool:
+        """Whether the policy was calibrated for other weights than the run's."""
+        vouched = (self.manifest or {}).get("files")
+        known_weights = vouched.get("model.safetensors") if isinstance(vouched, dict) else None
+        return self.policy is not None and known_weights not in (None, self.policy.get("weights"))
 
     @property
     def timed(self) -> bool:
@@ -39,7 +48,7 @@ def read_run(folder: Path) -> Run:
     metrics, broken = _metrics(folder / "metrics.jsonl")
     ladder = None if document is None else Ladder.from_json(document)
     _check(ladder, folder / "ladder.json")
-    return Run(folder.resolve().name, manifest, ladder, metrics, broken)
+    return Run(folder.resolve().name, manifest, ladder, metrics, broken, _policy(folder / "policy.json"))
 
 
 def _document(path: Path, cure: str) -> dict[str, Any] | None:
@@ -52,6 +61,44 @@ def _document(path: Path, cure: str) -> dict[str, Any] | None:
     if not isinstance(document, dict):
         raise CheckpointError(f"{path} holds a {type(document).__name__}, not named values.", cure)
     return document
+
+
+def _policy(path: Path) -> dict[str, Any] | None:
+    cure = "Delete it and calibrate again: supple calibrate RUN --budget-macs 0.5x."
+    document = _document(path, cure)
+    if document is None:
+        return None
+    try:
+        Confident.from_json(document)
+        _check_policy(document)
+    except (CheckpointError, LookupError, TypeError, AttributeError, ValueError) as error:
+        what = error.cause if isinstance(error, CheckpointError) else f"this is no policy ({error})."
+        raise CheckpointError(f"{path}: {what}", cure) from None
+    return document
+
+
+def _check_policy(document: dict[str, Any]) -> None:
+    """Refuses a policy whose figures are no figures."""
+    figures = [document["full_cost"]]
+    for half in ("expected", "achieved"):
+        names = ("n", "cost", "cost_error", "accuracy", "full_accuracy", "drop_error")
+        figures += [document[half][name] for name in names]
+    for row in document["exits"]:
+        figures += [row[name] for name in ("temperature", "accuracy", "expected", "achieved")]
+        figures += [row[name] for name in ("cost", "threshold") if row[name] is not None]
+        texts = (row["point"], row["dominated_by"] or "")
+        if not all(isinstance(text, str) for text in texts) or not isinstance(row["looked_at"], bool):
+            raise ValueError(f"{row!r}")
+    for counts in document["classes"]["stopped"]:
+        if len(counts) != len(document["points"]) or min(counts) < 0:
+            raise ValueError(f"{counts!r} images per point")
+    if not all(known(figure) for figure in figures) or not document["full_cost"] > 0:
+        raise ValueError("a figure is no number")
+    if not isinstance(document["remark"], str) or document["unit"] not in ("macs", "ms"):
+        raise ValueError(f"unit {document['unit']!r}")
+    if document["unit"] == "ms":
+        str(document["machine"]), str(document["threads"])
+    str(document["goal"]["kind"]), str(document["goal"]["given"]), list(document["classes"]["names"])
 
 
 def _check(ladder: Ladder | None, path: Path) -> None:

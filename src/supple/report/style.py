@@ -35,8 +35,15 @@ td small { display: block; line-height: 1.3; }
 .inner + tr td { padding-top: .1rem; }
 .facts th { vertical-align: baseline; font-weight: 400; color: var(--muted); }
 .facts td { overflow-wrap: anywhere; }
+.bar { display: flex; height: .8rem; min-width: 12rem; border-radius: 3px; overflow: hidden; }
+.bar i + i { border-left: 1px solid var(--paper); }
+.classes { width: 100%; max-width: 44rem; }
+.classes td { border-bottom-color: transparent; padding-top: .15rem; padding-bottom: .15rem; }
+.wide-cell { width: 100%; }
+.key { white-space: nowrap; margin-right: .8rem; color: var(--ink); }
+.key i { display: inline-block; width: .7rem; height: .7rem; border-radius: 2px; margin-right: .3rem; }
 code, pre { font: .875rem/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
-.missing code { white-space: nowrap; }
+p code { white-space: nowrap; }
 pre { background: var(--shade); padding: 1rem; border-radius: 6px; overflow-x: auto; }
 summary { cursor: pointer; }
 @media (max-width: 40rem) { body { padding: 1.5rem 1rem 3rem; } table { font-size: .875rem; }
