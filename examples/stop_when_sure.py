@@ -1,10 +1,11 @@
 """Let every image leave at the first exit that is sure of it.
 
     supple demo
-    python examples/stop_when_sure.py runs/demo 0.9
+    supple calibrate runs/demo --budget-macs 0.5x
+    python examples/stop_when_sure.py runs/demo          # with the thresholds found for that budget
+    python examples/stop_when_sure.py runs/demo 0.9      # with one confidence for every exit, nothing calibrated
 
-`model.run` yields each exit's answer as soon as it exists; sending back the samples that are not sure yet lets the
-others leave the batch, so that later stages run on fewer images.
+`run_policy` lets the sure ones leave the batch, so that later stages run on fewer images; answers come back in order.
 """
 
 import sys
@@ -13,27 +14,26 @@ import torch
 
 import supple
 from supple.assemble import data_of
+from supple.early import run_policy
+from supple.policies import sure_above
 
 
-@torch.inference_mode()
-def main(run: str = "runs/demo", confidence: float = 0.9) -> None:
+def main(run: str = "runs/demo", confidence: float | None = None) -> None:
     model = supple.load(run)
+    policy = model.policy if confidence is None else sure_above(model.points, confidence)
+    if policy is None:
+        sys.exit(f"{run} is not calibrated yet: supple calibrate {run} --budget-macs 0.5x")
     images, labels = (test := data_of(run).test).batch(torch.arange(len(test)))
-    left = torch.arange(len(images))  # who is still in the batch
-    answers = torch.empty_like(labels)
-    stages = model.run(images, model.points)
-    output = next(stages)
-    while True:
-        sure, answer = output.logits.softmax(1).max(1)
-        stay = (sure < confidence).nonzero().squeeze(1)
-        answers[left] = answer  # the last word so far; those who stay will have another
-        print(f"{output.point!s:8} answers {len(left) - len(stay):4} images; {len(stay):4} go on")
-        left = left[stay]
-        try:
-            output = stages.send(stay)
-        except StopIteration:
-            break
-    print(f"accuracy {100 * (answers == labels).float().mean():.1f} % at confidence {confidence:g}")
+    stopped = run_policy(model, images, policy)
+    left = len(images)
+    for place, point in enumerate(policy.points):
+        answered = int((stopped.exits == place).sum())
+        if left:
+            left -= answered
+            print(f"{point!s:8} answers {answered:4} images; {left:4} go on")
+    accuracy = (stopped.logits.argmax(1) == labels).float().mean()
+    how = "as calibrated" if confidence is None else f"at confidence {confidence:g}"
+    print(f"accuracy {100 * accuracy:.1f} % {how}")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ The images come in two halves: the first decides (temperatures, which exits are 
 says what came of it.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ TRIES = 8  # how often the margin is widened
 BISECTIONS = 6  # of what thresholds are foretold to lose
 WORTH = 1e-3  # an exit is looked at for a gain of so much accuracy, or for so much of the cost
 HAIR = 1e-9
+MARGIN = 1.0
 
 Floats = NDArray[np.float64]
 Choice = tuple[tuple[int, ...], tuple[float, ...], list[float]]  # exits, their thresholds, their costs
@@ -36,11 +38,9 @@ class Aim:
     budget: float | None = None
     drop: float | None = None
 
-    def prefers(self, one: Found, other: Found) -> bool:
-        """Whether one of two policies that keep the limit is as good as the other, or as good as that."""
-        if self.budget is not None:
-            return one.accuracy >= other.accuracy - WORTH
-        return one.cost <= other.cost * (1 + WORTH)
+    def loss(self, found: Found) -> float:
+        """What is to be small, among policies that keep the limit."""
+        return -found.accuracy if self.budget is not None else found.cost
 
 
 @dataclass(frozen=True)
@@ -173,6 +173,9 @@ class _Table:
     def named(self, used: tuple[int, ...]) -> tuple[Point, ...]:
         return tuple(self.points[i] for i in used)
 
+    def dearest(self, costs: Costs) -> float:
+        return costs(self.points[-1:])[0]
+
     def thinned(self) -> "_Table":
         rows = np.unique(np.linspace(0, len(self.right) - 1, CHOOSING).round().astype(np.intp))
         return replace(self, sure=self.sure[rows], chance=self.chance[rows], right=self.right[rows])
@@ -202,24 +205,36 @@ class _Table:
 
 
 def _choose(table: _Table, used: tuple[int, ...], aim: Aim, costs: Costs) -> tuple[int, ...]:
-    """Leaves out exits one by one, those where few stop first, as long as the policy is no worse without them.
+    """The exits to look at. A head must be paid for even by those who go on, so that fewer exits can be better.
 
-    An exit costs its head even for those who go on, so that fewer exits can be better.
+    From all of them the one that is missed least is left out, again and again; the fewest that are worth as much as
+    the best of these sets win, and so does any pair of exits that is worth more.
     """
-    best = table.search(used, costs(table.named(used)), aim)
-    if best is None:
+
+    def tried(chosen: tuple[int, ...], start: tuple[float, ...] | None = None) -> Found | None:
+        return table.search(chosen, costs(table.named(chosen)), aim, start, rough=start is None)
+
+    found = tried(used)
+    sets: list[tuple[float, tuple[int, ...]]] = []
+    left = used
+    while found is not None:
+        sets.append((aim.loss(found), left))
+        fewer = []
+        for place in range(len(left) - 1):
+            start = found.thresholds[:place] + found.thresholds[place + 1 :]
+            without = left[:place] + left[place + 1 :]
+            fewer.append((tried(without, start), without))
+        possible = [(aim.loss(other), without, other) for other, without in fewer if other is not None]
+        _, left, found = min(possible, key=lambda option: option[0], default=(0.0, (), None))
+    for pair in itertools.combinations(used, 2):
+        found = tried(pair)
+        if found is not None:
+            sets.append((aim.loss(found), pair))
+    if not sets:
         return used
-    while True:
-        counts = np.bincount(table.stops(used, best.thresholds), minlength=len(used))
-        for place in np.argsort(counts[:-1], kind="stable").tolist():
-            fewer = used[:place] + used[place + 1 :]
-            start = best.thresholds[:place] + best.thresholds[place + 1 :]
-            found = table.search(fewer, costs(table.named(fewer)), aim, start, rough=False)
-            if found is not None and aim.prefers(found, best):
-                used, best = fewer, found
-                break
-        else:
-            return used
+    worth = WORTH * (1.0 if aim.budget is not None else table.dearest(costs))
+    least = min(loss for loss, _ in sets) + worth
+    return min((len(chosen), loss, chosen) for loss, chosen in sets if loss <= least)[2]
 
 
 def _within(table: _Table, used: tuple[int, ...], aim: Aim, costs: Costs) -> Choice | None:
@@ -245,13 +260,15 @@ def _close_enough(table: _Table, used: tuple[int, ...], aim: Aim, costs: Costs) 
     """The cheapest thresholds that lose little enough against the full model, for these exits or fewer of them."""
     assert aim.drop is not None
     found: list[tuple[float, Choice]] = []
+    full = costs(table.named(used[-1:]))[0]
     while len(used) > 1:
         passed, thresholds = _loosest(table, used, costs(table.named(used)), aim.drop)
         if passed:
             live, levels = _live(used, thresholds)
             price = costs(table.named(live))
             mean = float(np.asarray(price)[table.stops(live, levels)].mean())
-            found.append((mean, (live, levels, price)))
+            if mean < full:
+                found.append((mean, (live, levels, price)))
         counts = np.bincount(table.stops(used, thresholds), minlength=len(used))
         place = int(counts[:-1].argmin())
         used = used[:place] + used[place + 1 :]
@@ -268,7 +285,7 @@ def _loosest(
     def passes(found: Found) -> bool:
         lost = table.lost(used, found.thresholds)
         error = math.hypot(standard_error(lost), 1 / len(lost))  # if no sample differs, the next one still may
-        return float(lost.mean()) + error <= drop + HAIR
+        return float(lost.mean()) + MARGIN * error <= drop + HAIR
 
     best = table.search(used, price, Aim(budget=math.inf))  # as accurate as can be foretold
     assert best is not None
