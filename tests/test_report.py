@@ -264,6 +264,124 @@ def test_damaged_ladder_is_refused_with_a_cure(tmp_path: Path, content: str) -> 
     assert "supple evaluate RUN" in caught.value.cure
 
 
+# --- stopping when sure ---
+
+
+def policy(**changes: Any) -> dict[str, Any]:
+    """exit=2 is dominated and left out; ships stop early, cats late."""
+    facts = {"n": 10, "cost": 40e6, "cost_error": 2e6, "accuracy": 0.73, "full_accuracy": 0.75, "drop_error": 0.01}
+    rows = [
+        ("exit=1", True, 0.87, 10e6, 0.6, None),
+        ("exit=2", False, None, None, 0.0, "exit=1"),
+        ("full", True, None, 85e6, 0.4, None),
+    ]
+    exits = [
+        {"point": point, "looked_at": used, "threshold": threshold, "temperature": 1.5, "accuracy": 0.65, "cost": cost,
+         "expected": share, "achieved": share, "dominated_by": better}
+        for point, used, threshold, cost, share, better in rows
+    ]  # fmt: skip
+    return {
+        "weights": "ab" * 32, "goal": {"kind": "budget_macs", "value": 0.5, "relative": True, "given": "0.5x"},
+        "budget": 42e6, "unit": "macs", "full_cost": 80e6, "remark": "", "measure": "max_probability",
+        "points": ["exit=1", "full"], "thresholds": [0.87], "temperatures": [1.5, 1.5],
+        "expected": facts, "achieved": facts | {"cost": 44e6}, "exits": exits,
+        "classes": {"names": ["cat", HOSTILE, "ship"], "stopped": [[1, 4], [0, 0], [4, 1]]}, **changes,
+    }  # fmt: skip
+
+
+def with_policy(folder: Path, document: Any, **parts: Any) -> str:
+    make_run(folder, about=manifest(), **parts)
+    (folder / "policy.json").write_text(document if isinstance(document, str) else json.dumps(document))
+    return page(folder)
+
+
+def section(text: str) -> str:
+    return text[text.index("<h2>Stopping when sure</h2>") :].split("</section>")[0]
+
+
+def test_a_policy_is_told_in_a_sentence_with_what_it_achieved(tmp_path: Path) -> None:
+    text = plain(section(with_policy(tmp_path / "r", policy())))
+    assert "asked for: --budget-macs 0.5x" in text
+    assert "this took 55 % of the full model's MACs at an accuracy of 73.0 %, 2.0 points below the full model" in text
+
+
+def test_every_exit_has_its_threshold_and_share_and_those_left_out_are_marked(tmp_path: Path) -> None:
+    table = section(with_policy(tmp_path / "r", policy())).split('<table class="policy">')[1].split("</table>")[0]
+    first, second, last = re.findall(r"<tr[^>]*>.*?</tr>", table, flags=re.DOTALL)[1:]
+    assert cells(first) == ["exit=1", "0.870", "1.50", "10.0", "65.0", "60.0", "60.0"]
+    assert 'class="dominated"' in second
+    assert cells(second) == ["exit=2no better than exit=1, left out", "-", "1.50", "-", "65.0", "-", "-"]
+    assert cells(last) == ["full", "the rest", "1.50", "85.0", "65.0", "40.0", "40.0"]
+
+
+def test_classes_are_listed_from_early_to_late_and_those_without_images_are_not(tmp_path: Path) -> None:
+    table = section(with_policy(tmp_path / "r", policy())).split('<table class="classes">')[1]
+    assert table.index("ship") < table.index("cat")
+    assert "alert" not in table
+    assert 'aria-label="exit=1 80 %, full 20 %"' in table
+
+
+def test_a_policy_in_ms_says_where_it_was_timed(tmp_path: Path) -> None:
+    halves = {
+        half: policy()[half] | {"cost": ms, "cost_error": 0.1} for half, ms in (("expected", 4), ("achieved", 4.2))
+    }
+    timed = policy(unit="ms", full_cost=8.0, machine="bench-box", threads=1, **halves)
+    text = plain(section(with_policy(tmp_path / "r", timed)))
+    assert "one image at a time, 1 thread, on bench-box" in text
+    assert "4.20 ± 0.10" in text
+
+
+def test_thousands_of_classes_are_shown_from_both_ends(tmp_path: Path) -> None:
+    names = [f"class {i}" for i in range(5000)]
+    counts = [[i, 5000 - i] for i in range(5000)]
+    text = section(with_policy(tmp_path / "r", policy(classes={"names": names, "stopped": counts})))
+    assert len(text) < 30_000
+    assert "4,976 more between" in text
+    assert "class 4999<" in text
+    assert "class 0<" in text
+
+
+def test_markup_in_a_policy_is_shown_not_run(tmp_path: Path) -> None:
+    rows = [row | {"point": HOSTILE, "dominated_by": HOSTILE} for row in policy()["exits"]]
+    goal = {"kind": HOSTILE, "value": 1, "relative": False, "given": HOSTILE}
+    names = {"names": [HOSTILE, 'a" onload="x'], "stopped": [[1, 0], [0, 1]]}
+    text = with_policy(tmp_path / "r", policy(exits=rows, goal=goal, classes=names, remark=HOSTILE))
+    assert "<script" not in text
+    assert not any(name.startswith("on") for _, attributes in Elements(text).found for name in attributes)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        "{",
+        "[1]",
+        policy(points=["exit=1"]),
+        policy(exits=[{}]),
+        policy(exits=3),
+        policy(full_cost="much"),
+        policy(full_cost=0),
+        policy(achieved={}),
+        policy(unit="hours"),
+        policy(unit="ms"),  # without the machine
+        policy(classes={"names": ["cat"], "stopped": [[1, 2, 3]]}),
+        policy(goal=None),
+        policy(remark=None),
+    ],
+)
+def test_a_damaged_policy_is_refused_with_a_cure(tmp_path: Path, document: Any) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        with_policy(tmp_path / "r", document)
+    assert "policy.json" in caught.value.cause
+    assert "supple calibrate RUN" in caught.value.cure
+
+
+def test_a_policy_of_other_weights_is_not_shown_and_a_run_without_one_misses_nothing(tmp_path: Path, run: Path) -> None:
+    text = with_policy(tmp_path / "r", policy(weights="cd" * 32))
+    assert "calibrated for other weights" in section(text)
+    assert "<table" not in section(text)
+    assert "Stopping when sure" not in page(run)
+
+
 # --- pictures ---
 
 

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from supple.cuts import Pair, Samples
+from supple.threshold_pairs import Pair, Samples
 from supple.thresholds import Found, _climb, _rough, _Within, search
 
 

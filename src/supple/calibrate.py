@@ -19,7 +19,7 @@ from supple.machine import machine
 from supple.model import FlexibleModel
 from supple.point import FULL, Point
 from supple.policies import Confident
-from supple.stopping import Aim, Costs, Fitted, Half, Outcome, fit, judge
+from supple.stopping import MARGIN, Aim, Costs, Fitted, Half, Outcome, fit, judge
 from supple.text import macs
 
 FEWEST, MOST = 10, 20_000  # images: fewer say nothing, more fill the memory and change nothing
@@ -247,8 +247,8 @@ def _remark(fitted: Fitted, goal: Goal) -> str:
         return f"One point answers everything, {only}: nothing else within this budget is foretold to be better."
     if only != FULL:
         return f"One point answers everything: {only} alone is near enough to the full model."
-    within = f"within {100 * goal.value:g} points of its own"
-    return f"Only the full model keeps an accuracy {within} with one standard error to spare: it answers everything."
+    within = f"within {100 * goal.value:g} percentage points of its own, with {MARGIN:g} standard errors to spare"
+    return f"Only the full model keeps an accuracy {within}: it answers everything."
 
 
 def _facts(outcome: Outcome) -> dict[str, Any]:

@@ -33,25 +33,29 @@ class Stopped:
 def run_policy(model: FlexibleModel, x: Any, policy: Confident) -> Stopped:
     """Every sample's answer from the first point that is sure of it. A sample's answer does not depend on its batch."""
     count = _count(x)
-    exits = torch.empty(count, dtype=torch.long)
-    left = torch.arange(count)  # who is still in the batch
-    logits = torch.zeros(count, len(model.classes))
+    exits = torch.zeros(count, dtype=torch.long)
     if count == 0:
-        return Stopped(logits, exits, policy.points)
+        return Stopped(torch.zeros(0, len(model.classes)), exits, policy.points)
     run = model.run(x, policy.points)
     output = next(run)
-    logits = output.logits.new_empty(count, *output.logits.shape[1:])
-    place = 0
+    logits, left, place = output.logits, torch.arange(count), 0  # left: who is still in the batch
     while True:
         sure = policy.sure(place, output.logits)
-        stop = sure.cpu().nonzero().squeeze(1)
-        logits[left[stop]], exits[left[stop]] = output.logits[stop], place
-        if len(stop) == len(left):
+        stopping = int(sure.sum())
+        if stopping == count:  # one answer for all, as for a batch of one: nothing to put together
+            run.close()
+            return Stopped(output.logits, exits.fill_(place), policy.points)
+        keep = None
+        if stopping:
+            stop, keep = sure.nonzero().squeeze(1), (~sure).nonzero().squeeze(1)
+            who = left[stop.cpu()]
+            logits = logits.clone() if len(left) == count else logits
+            logits[who], exits[who] = output.logits[stop], place
+            left = left[keep.cpu()]
+        if len(left) == 0:
             run.close()
             return Stopped(logits, exits, policy.points)
-        keep = (~sure).nonzero().squeeze(1)
-        left = left[keep.cpu()]
-        output = run.send(keep if len(stop) else None)
+        output = run.send(keep)
         place += 1
 
 

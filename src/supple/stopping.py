@@ -19,12 +19,14 @@ from supple.point import Point
 from supple.policies import Confident, first_sure
 from supple.thresholds import Found, search
 
-CHOOSING = 2000  # samples that decide which exits are looked at; the thresholds are then found on all
+CHOOSING = 1000  # samples that decide which exits are looked at
+TRYING = 2000  # samples whose confidences thresholds are tried on where many have to be; all labels check them
 TRIES = 8  # how often the margin is widened
 BISECTIONS = 6  # of what thresholds are foretold to lose
 WORTH = 1e-3  # an exit is looked at for a gain of so much accuracy, or for so much of the cost
+SPARE = 0.5  # standard errors of the mean cost that a budget must have to spare
+MARGIN = 2.0  # standard errors that an accuracy must have to spare; one let one promise in thirty be broken
 HAIR = 1e-9
-MARGIN = 1.0
 
 Floats = NDArray[np.float64]
 Choice = tuple[tuple[int, ...], tuple[float, ...], list[float]]  # exits, their thresholds, their costs
@@ -93,9 +95,9 @@ def fit(
     keep_dominated: bool = False,
     choosing: tuple[Aim, Costs] | None = None,
 ) -> Fitted:
-    """The policy that reaches an aim on this half with one standard error to spare: of the mean cost for a budget, of
-    the sample by sample difference from the full model for an accuracy. Where no thresholds do, a single point answers
-    everything: the best that the budget allows, or the full model.
+    """The policy that reaches an aim on this half with something to spare: SPARE standard errors of the mean cost for
+    a budget, MARGIN of the sample by sample difference from the full model for an accuracy. Where no thresholds do, a
+    single point answers everything: the best that the budget allows, or the full model.
 
     Thresholds are compared by how many answers the calibrated probabilities foretell to be right, not by how many of
     these samples happen to be: the best of thousands of thresholds owes too much to luck. Whether the best keeps the
@@ -114,7 +116,7 @@ def fit(
     dominated = find_dominated(points, table.right.mean(0).tolist())
     last = len(points) - 1
     used = tuple(i for i in range(last + 1) if i == last or keep_dominated or points[i] not in dominated)
-    used = _choose(table.thinned(), used, *(choosing or (aim, costs)))
+    used = _choose(table.thinned(CHOOSING), used, *(choosing or (aim, costs)))
     chosen = _within(table, used, aim, costs) if aim.budget is not None else _close_enough(table, used, aim, costs)
     used, thresholds, price = chosen or _single(table, aim, costs)
     if 0.0 in thresholds:  # nobody gets any further
@@ -176,8 +178,8 @@ class _Table:
     def dearest(self, costs: Costs) -> float:
         return costs(self.points[-1:])[0]
 
-    def thinned(self) -> "_Table":
-        rows = np.unique(np.linspace(0, len(self.right) - 1, CHOOSING).round().astype(np.intp))
+    def thinned(self, count: int) -> "_Table":
+        rows = np.unique(np.linspace(0, len(self.right) - 1, count).round().astype(np.intp))
         return replace(self, sure=self.sure[rows], chance=self.chance[rows], right=self.right[rows])
 
     def search(
@@ -238,7 +240,7 @@ def _choose(table: _Table, used: tuple[int, ...], aim: Aim, costs: Costs) -> tup
 
 
 def _within(table: _Table, used: tuple[int, ...], aim: Aim, costs: Costs) -> Choice | None:
-    """The best thresholds within a budget, with one standard error of the mean cost to spare."""
+    """The best thresholds within a budget, with SPARE standard errors of the mean cost to spare."""
     assert aim.budget is not None
     slack, start, price = 0.0, None, costs(table.named(used))
     for _ in range(TRIES):
@@ -249,7 +251,7 @@ def _within(table: _Table, used: tuple[int, ...], aim: Aim, costs: Costs) -> Cho
         if fewer != used:  # where nobody stops, no head need run, and the others may go deeper for it
             used, start, price = fewer, thresholds, costs(table.named(fewer))
             continue
-        error = standard_error(np.asarray(price)[table.stops(used, thresholds)])
+        error = SPARE * standard_error(np.asarray(price)[table.stops(used, thresholds)])
         if found.cost + error <= aim.budget * (1 + HAIR):
             return used, thresholds, price
         slack, start = max(error, 1.1 * slack), thresholds
@@ -279,7 +281,7 @@ def _loosest(
     table: _Table, used: tuple[int, ...], price: Sequence[float], drop: float
 ) -> tuple[bool, tuple[float, ...]]:
     """Whether any thresholds pass, and the cheapest that do: what they are foretold to lose is narrowed down until the
-    labels agree that it is at most `drop`, with one standard error to spare.
+    labels agree that it is at most `drop`, with MARGIN standard errors to spare.
     """
 
     def passes(found: Found) -> bool:
@@ -287,17 +289,18 @@ def _loosest(
         error = math.hypot(standard_error(lost), 1 / len(lost))  # if no sample differs, the next one still may
         return float(lost.mean()) + MARGIN * error <= drop + HAIR
 
-    best = table.search(used, price, Aim(budget=math.inf))  # as accurate as can be foretold
+    few = table.thinned(TRYING)
+    best = few.search(used, price, Aim(budget=math.inf))  # as accurate as can be foretold
     assert best is not None
-    tight, loose = float(table.chance[:, -1].mean()) - best.accuracy, 2 * drop
-    found = table.search(used, price, Aim(drop=loose), best.thresholds)
+    tight, loose = float(few.chance[:, -1].mean()) - best.accuracy, 2 * drop
+    found = few.search(used, price, Aim(drop=loose), best.thresholds)
     if found is not None and passes(found):
         return True, found.thresholds
     if not passes(best):
         return False, best.thresholds
     for _ in range(BISECTIONS):
         level = (tight + loose) / 2
-        found = table.search(used, price, Aim(drop=level), best.thresholds, rough=False)
+        found = few.search(used, price, Aim(drop=level), best.thresholds, rough=False)
         if found is not None and passes(found):
             tight, best = level, found
         else:

@@ -1,8 +1,8 @@
 """The search for thresholds: a sample stops at the first exit whose confidence reaches that exit's threshold.
 
 With all other thresholds fixed, the best one of an exit is found exactly, among all that tell two samples apart, by
-prefix sums (see `cuts.py`). Two are changed at a time: each candidate for the one is tried with the exact best of the
-other, which lets budget move between exits where changing one at a time gets stuck. Where there are few enough
+prefix sums (see threshold_pairs.py). Two are changed at a time: each candidate for the one is tried with the exact best
+of the other, which lets budget move between exits where changing one at a time gets stuck. Where there are few enough
 combinations, all are tried, and the result is exact.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from supple.cuts import Cuts, Floats, Pair, Places, Samples
+from supple.threshold_pairs import Cuts, Floats, Pair, Places, Samples
 
 EXACT = 20_000_000  # combinations up to which all are tried: three exits and 4,000 samples, or four and 270
 CANDIDATES = 48  # tried at once where there are more; then finer around the best
