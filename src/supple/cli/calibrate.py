@@ -77,11 +77,8 @@ def _told(document: dict[str, Any]) -> str:
 
     lines = []
     for row in document["exits"]:
-        remark = ""
-        if row["dominated_by"]:
-            remark = f"-  no better than {row['dominated_by']}"
-        if not row["looked_at"]:
-            remark = f"{remark or '- '}{',' if remark else ''} left out"
+        better = f"no better than {row['dominated_by']}" if row["dominated_by"] else ""
+        remark = ", ".join(filter(None, (better, "" if row["looked_at"] else "left out")))
         share = f"{100 * row['achieved']:.1f}" if row["looked_at"] else "-"
         sure = "-" if row["threshold"] is None else f"{row['threshold']:.3f}"
         accuracy = f"{100 * row['accuracy']:.1f}"
