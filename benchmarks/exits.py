@@ -16,11 +16,12 @@ from torch.testing import assert_close
 
 import supple
 from supple.cost import profile
+from supple.judge import Half, judge
 from supple.machine import machine
 from supple.methods.exits import Exits
 from supple.point import FULL, Point
 from supple.runtime.measure import interleave
-from supple.stopping import Aim, Half, fit, judge
+from supple.stopping import Aim, fit
 
 Piece = Callable[[Tensor], Tensor]
 

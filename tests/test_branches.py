@@ -14,18 +14,8 @@ from torch.testing import assert_close
 from supple.backbones.tap import Tap
 from supple.cost import count_macs, count_params
 from supple.errors import RecipeError
-from supple.methods.branches import (
-    BRANCHES,
-    Cnn,
-    EncoderLayer,
-    Linear,
-    SelfAttention,
-    SlVit,
-    affordable,
-    automatic_patch,
-    checked_branch,
-    make_branch,
-)
+from supple.methods.branch_choice import BRANCHES, affordable, checked_branch, make_branch
+from supple.methods.branches import Cnn, EncoderLayer, Linear, SelfAttention, SlVit, automatic_patch
 from supple.recipe import options
 
 # The taps of the paper (arithmetic.md 1.1). ResNet152 b1 and DenseNet201 b1 have the same size.

@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from supple.judge import Half, find_dominated, judge, standard_error
 from supple.point import FULL, Point
 from supple.policies import first_sure
-from supple.stopping import SPARE, Aim, Half, find_dominated, fit, judge, standard_error
+from supple.stopping import SPARE, Aim, fit
 
 POINTS = (Point(exit=1), Point(exit=2), Point(exit=3), FULL)
 ALONE, HEAD = dict(zip(POINTS, (10.0, 25.0, 45.0, 100.0))), 3.0

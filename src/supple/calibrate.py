@@ -15,11 +15,12 @@ from supple.data import ImageSet
 from supple.data.split import same_number_each, set_aside
 from supple.early import stopping_at, time_exits, time_policy
 from supple.errors import DataError, PointError, RecipeError
+from supple.judge import Fitted, Half, Outcome, judge
 from supple.machine import machine
 from supple.model import FlexibleModel
 from supple.point import FULL, Point
 from supple.policies import Confident
-from supple.stopping import MARGIN, Aim, Costs, Fitted, Half, Outcome, fit, judge
+from supple.stopping import MARGIN, Aim, Costs, fit
 from supple.text import macs
 
 FEWEST, MOST = 10, 20_000  # images: fewer say nothing, more fill the memory and change nothing

@@ -141,7 +141,7 @@ def make_recipe(document: Any, changes: Iterable[str] = (), where: str = "recipe
         if not isinstance(document.get(section), dict):
             raise RecipeError(f'{where}: the section "{section}" is missing.', f"Add {section}: {{name: ...}}.")
     for section, registry in (("backbone", BACKBONES), ("method", METHODS), ("loss", OBJECTIVES)):
-        document[section] = _settings(section, document[section], registry, where)
+        document[section] = named_settings(section, document[section], registry, where)
     if "branch" in document["method"]:
         document["method"]["branch"] = _branches(document["method"]["branch"])
     recipe = Recipe(
@@ -191,7 +191,7 @@ def options(target: Callable[..., Any]) -> type[BaseModel]:
     return create_model(target.__name__, __config__=STRICT, **fields)
 
 
-def _settings(section: str, given: dict[str, Any], registry: dict[str, Any], where: str) -> dict[str, Any]:
+def named_settings(section: str, given: dict[str, Any], registry: dict[str, Any], where: str) -> dict[str, Any]:
     given = dict(given)
     name = given.pop("name", None)
     if not isinstance(name, str) or name not in registry:
@@ -202,7 +202,7 @@ def _settings(section: str, given: dict[str, Any], registry: dict[str, Any], whe
 
 def _branches(given: Any) -> Any:
     """The branches of a recipe with every setting written out."""
-    from supple.methods.branches import checked_branch
+    from supple.methods.branch_choice import checked_branch
 
     return tuple(map(checked_branch, given)) if isinstance(given, tuple) else checked_branch(given)
 

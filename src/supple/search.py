@@ -11,7 +11,7 @@ from typing import Any
 from supple import checkpoint, files
 from supple.assemble import skeleton
 from supple.errors import RecipeError
-from supple.methods.branches import affordable
+from supple.methods.branch_choice import affordable
 from supple.methods.exits import Exits
 from supple.recipe import Recipe, make_recipe
 from supple.text import say

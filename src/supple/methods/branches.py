@@ -1,12 +1,10 @@
 """Early-exit branches: small networks that turn the tensor at a cut into logits (SL-ViT paper, sections 3.1 and 4.3).
 
 A branch is made for one tap and reads the batch in the tap's own layout. Its settings are its keyword arguments; in a
-recipe they stand under `method.branch`.
+recipe they stand under `method.branch`. To add one, write its class here and name it in `branch_choice.py`.
 """
 
-import itertools
 import math
-from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import torch
@@ -14,16 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from supple.backbones.tap import Tap
-from supple.cost import count_params
 from supple.errors import RecipeError
-from supple.recipe import _settings
-from supple.text import quantity
 
 Read = Literal["auto", "class", "mean"]
 
 LEAST, MOST = 1, 4096  # of the whole-number settings, save these
 LEAST_OF, MOST_OF = {"patch": 0, "padding": 0, "dropout": 0}, {"layers": 64}
-MOST_PARAMS = 10**9  # of one branch: more is a slip, and would end in a full memory
 
 
 class Cnn(nn.Module):
@@ -194,60 +188,6 @@ class Linear(nn.Module):
             x = as_map(x, self.tap).mean((2, 3))
         logits: Tensor = self.linear(self.norm(x))
         return logits
-
-
-BRANCHES: dict[str, type[nn.Module]] = {"cnn": Cnn, "sl_vit": SlVit, "linear": Linear}
-
-
-def checked_branch(given: str | Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe's `method.branch` (a name, or a mapping with a name) with every setting written out."""
-    if isinstance(given, str):
-        given = {"name": given}
-    if not isinstance(given, Mapping):
-        cure = f"Give a name ({', '.join(BRANCHES)}), or a mapping such as {{name: sl_vit, heads: 4}}."
-        raise RecipeError(f"recipe: method.branch is {given!r}.", cure)
-    settings = _settings("method.branch", dict(given), BRANCHES, "recipe")
-    check_ranges(**settings)
-    return settings
-
-
-def make_branch(given: str | Mapping[str, Any], tap: Tap, num_classes: int) -> nn.Module:
-    """The untrained branch that a recipe asks for, to be put on a tap."""
-    settings = checked_branch(given)
-    kind = BRANCHES[settings.pop("name")]
-    params = branch_params(kind, tap, num_classes, **settings)
-    if params > MOST_PARAMS:
-        cause = f"method.branch would have {quantity(params)} parameters on {tap}, more than {quantity(MOST_PARAMS)}."
-        raise RecipeError(cause, "Use smaller settings, or linear.")
-    return kind(tap, num_classes, **settings)
-
-
-def affordable(
-    tap: Tap,
-    num_classes: int,
-    limit: int | None = None,
-    d: Iterable[int] = (16, 24, 32, 36, 48, 64),
-    heads: Iterable[int] = (1, 2, 4, 8, 12, 16, 24),
-) -> list[dict[str, Any]]:
-    """SL-ViT settings (name, patch, d, heads) with their `params`, within a limit of parameters, most first.
-
-    The default limit is what the default CNN branch has on the same tap: the rule of the paper's grid search.
-    """
-    if limit is None:
-        limit = branch_params(Cnn, tap, num_classes)
-    found: list[dict[str, Any]] = []
-    for width, number in itertools.product(d, heads):
-        settings = {"patch": automatic_patch(tap), "d": width, "heads": number}
-        params = branch_params(SlVit, tap, num_classes, **settings)
-        if params <= limit:
-            found.append({"name": "sl_vit", **settings, "params": params})
-    return sorted(found, key=lambda row: row["params"], reverse=True)
-
-
-def branch_params(kind: type[nn.Module], tap: Tap, num_classes: int, **settings: Any) -> int:
-    """Counted on a branch without weights."""
-    with torch.device("meta"):
-        return count_params(kind(tap, num_classes, **settings).parameters())
 
 
 def mlp_head(features: int, hidden: int, num_classes: int, dropout: float) -> nn.Sequential:

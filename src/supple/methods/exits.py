@@ -10,7 +10,7 @@ from torch import Tensor, fx, nn
 from supple.backbones.cut import cut
 from supple.backbones.tap import Tap
 from supple.errors import PointError, RecipeError
-from supple.methods.branches import make_branch
+from supple.methods.branch_choice import make_branch
 from supple.methods.staged import Bodies, Features, OnTap
 from supple.model import FlexibleModel, Output, Stage, is_empty, select
 from supple.point import FULL, Point
