@@ -5,6 +5,7 @@ Counting runs on the meta device, without weights or arithmetic, so any network 
 
 import copy
 from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -13,7 +14,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from supple.ladder import Row
 from supple.model import FlexibleModel
 from supple.point import Point
-from supple.text import macs
+from supple.text import macs as written
+
+M = TypeVar("M", bound=nn.Module)
 
 
 def count_macs(call: Callable[[], object]) -> int:
@@ -27,12 +30,20 @@ def count_params(parts: Iterable[nn.Parameter]) -> int:
     return sum({id(part): part.numel() for part in parts}.values())
 
 
+def weightless(model: M) -> M:
+    """A copy without weights, made without copying them, in eval mode."""
+    tensors = (*model.parameters(), *model.buffers())
+    empty = {id(tensor): copy.deepcopy(tensor.detach().to("meta")) for tensor in tensors}
+    parameters = {id(p): nn.Parameter(empty[id(p)], p.requires_grad) for p in model.parameters()}
+    return copy.deepcopy(model, {**empty, **parameters}).to("meta").eval()
+
+
 def costly_branches(rows: Iterable[Row]) -> list[str]:
     """A warning for each point that costs more than the full model: its branch costs more than what it spares."""
     rows = list(rows)
     full = rows[-1].macs or 0
     return [
-        f"warning: {row.point} costs {macs(row.macs)}, the full model {macs(full)}: "
+        f"warning: {row.point} costs {written(row.macs)}, the full model {written(full)}: "
         "its branch costs more than the rest of the network."
         for row in rows[:-1]
         if row.branch_params and (row.macs or 0) >= full
@@ -43,20 +54,24 @@ def profile(model: FlexibleModel, points: Iterable[Point] | None = None) -> list
     """One row per point, cheapest first, for one sample.
 
     `macs`: one run of that point alone. `macs_through`: what a policy pays that looked at every published point on the
-    way. `params`: parameters that the run uses. `extra_params`: parts used in training only.
+    way. `params`: parameters that the run uses. `extra_params`: parts used in training only. Where the cost depends on
+    the sample, `macs` is the ceiling too (`macs_worst`) until an evaluation puts the mean in its place.
     """
     shape = model.input_shape
     assert shape is not None, "a model to profile knows the shape of its input"
-    model = copy.deepcopy(model).to("meta").eval()
+    model = weightless(model)
     x = torch.empty((1, *shape), device="meta")
     rows = []
     for point in model.order(points if points is not None else (*model.points, *model.settled)):
         passed = [p for p in model.points if model.rank(p) <= model.rank(point)]
         branch = model.branch(point)
+        macs = count_macs(lambda point=point: model(x, point))  # type: ignore[misc]
+        (output,) = model(x, [point])
         rows.append(
             Row(
                 str(point),
-                macs=count_macs(lambda point=point: model(x, point)),  # type: ignore[misc]
+                macs=macs,
+                macs_worst=None if output.cost is None else macs,
                 macs_through=count_macs(lambda through=(*passed, point): model(x, through)),  # type: ignore[misc]
                 params=count_params(model.extract(point).parameters()),
                 branch_params=None if branch is None else count_params(branch.parameters()),

@@ -60,11 +60,13 @@ class Score:
     higher_is_better: bool = True
     deviation: float | None = None
     draws: int | None = None
+    macs: float | None = None  # mean, where the cost depends on the sample
 
     def facts(self) -> dict[str, Any]:
         """The part that goes into a ladder row."""
         names = ("metric", "score", "n", "higher_is_better", "deviation", "draws")
-        return {name: getattr(self, name) for name in names}
+        facts = {name: getattr(self, name) for name in names}
+        return facts if self.macs is None else facts | {"macs": round(self.macs)}
 
 
 @torch.inference_mode()
@@ -86,6 +88,7 @@ def evaluate(
     points = model.order(points if points is not None else (*model.points, *model.settled))
     device = next(model.parameters()).device
     sums = {point: torch.zeros(2, dtype=torch.float64) for point in points}
+    spent: dict[Point, float] = {}
     was_training = model.training
     model.eval()
     try:
@@ -97,13 +100,15 @@ def evaluate(
                 logits = output.logits.float()
                 both = torch.stack([measure.each(logits, y).sum(), measure.loss(logits, y).sum()])
                 sums[output.point] += both.double().cpu()
+                if output.cost is not None:
+                    spent[output.point] = spent.get(output.point, 0.0) + float(output.cost.double().sum())
             if watch is not None:
                 watch(len(indices))
     finally:
         model.train(was_training)
     n = len(data)
     return [
-        Score(str(point), metric, score, loss, n, measure.higher_is_better)
+        Score(str(point), metric, score, loss, n, measure.higher_is_better, macs=spent[point] / n if spent else None)
         for point in points
         for score, loss in [(sums[point] / n).tolist()]
     ]

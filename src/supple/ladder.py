@@ -51,7 +51,7 @@ class Row:
 
     def counts(self) -> dict[str, Any]:
         """What was counted, not measured: the same on every machine."""
-        names = ("macs", "macs_through", "params", "branch_params", "extra_params")
+        names = ("macs", "macs_through", "macs_worst", "params", "branch_params", "extra_params")
         return {name: getattr(self, name) for name in names}
 
     def beats(self, other: "Row", cost: str) -> bool:

@@ -35,11 +35,12 @@ class Output:
 class Trunk(Protocol):
     """A network as stem, blocks that keep the shape, and head: what methods that bend the depth work on."""
 
-    blocks: nn.ModuleList
+    blocks: nn.Sequential
+    width: int  # of a token
+    class_token: bool  # whether the first token is one
 
-    def stem(self, x: Any) -> State: ...
-    def block(self, state: State, position: int) -> State: ...
-    def head(self, state: State) -> Tensor: ...
+    def stem(self, x: Any) -> Tensor: ...
+    def head(self, state: Tensor) -> Tensor: ...
 
 
 class Stage(nn.Module):
@@ -61,7 +62,7 @@ class FlexibleModel(nn.Module):
     points: tuple[Point, ...]
     groups: dict[str, Group]
     settled: tuple[Point, ...] = ()  # further points that `settle` made room for
-    trunk: Trunk | None = None
+    settles_on: str = "training"  # the images that `settle` is to be given: training or held-out
     input_shape: tuple[int, ...] | None = None  # of one sample; set when the model is built from a recipe
     classes: tuple[str, ...] = ()
     preprocess: Any = None  # set by `supple.load`: what turns an image file into an input

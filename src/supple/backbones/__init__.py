@@ -13,6 +13,9 @@ Backbones with exits also offer, both of the same length:
   width). A state is a tuple of tensors: all that later blocks and heads need;
 - `heads: nn.ModuleList`: head k maps the state after block k to logits (batch, num_classes).
 
+Transformers offer a trunk: `stem(images)`, `blocks` (an nn.Sequential of blocks that keep the shape of their state),
+`head(state)`, `width` and `class_token`; `forward` is head(blocks(stem)).
+
 Others may offer `taps: dict[str, str]`, further names for places to cut at. A backbone that is built for one image size
 also takes `input_shape`. Sequential ones are one flat nn.Sequential of leaf layers: convolution, norm, activation,
 pool, flatten, linear.
@@ -30,6 +33,8 @@ from supple.backbones.mobilenet import MobileNetV1
 from supple.backbones.msdnet import MSDNet
 from supple.backbones.networks import timm_network, torchvision_network
 from supple.backbones.resnet import ResNetV1
+from supple.backbones.vit import Vit
+from supple.backbones.vit_cifar import VitCifar
 
 BACKBONES: dict[str, Callable[..., nn.Module]] = {
     "msdnet": MSDNet,
@@ -37,6 +42,8 @@ BACKBONES: dict[str, Callable[..., nn.Module]] = {
     "resnet_v1": ResNetV1,
     "densenet": DenseNet,
     "inception_v3": InceptionV3,
+    "vit": Vit,
+    "vit_cifar": VitCifar,
     "timm": timm_network,
     "torchvision": torchvision_network,
 }

@@ -5,7 +5,10 @@ from typing import Any
 
 from supple.backbones import BACKBONES
 from supple.backbones.networks import fitting
+from supple.methods.dense import Dense
 from supple.methods.exits import Exits
+from supple.methods.shuffle import Shuffle
+from supple.methods.skip import Skip
 from supple.methods.slim import Slim
 from supple.methods.whole import Whole
 from supple.model import FlexibleModel
@@ -13,6 +16,9 @@ from supple.model import FlexibleModel
 METHODS: dict[str, type[FlexibleModel]] = {
     "exits": Exits,
     "slim": Slim,
+    "shuffle": Shuffle,
+    "dense": Dense,
+    "skip": Skip,
     "whole": Whole,
 }
 

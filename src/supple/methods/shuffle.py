@@ -1,0 +1,252 @@
+"""LayerShuffle: a transformer whose layers may be left out and run in any order (LayerShuffle paper, section 3).
+
+Train it with `train.sample: arbitrary`: every batch meets the layers in another random order. `layerdrop` leaves each
+layer out at random instead (Fan et al. 2019), `full` is the plain baseline.
+"""
+
+import random
+from collections.abc import Generator, Iterable, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from supple.errors import PointError, RecipeError
+from supple.methods.trunk import trunk_of, with_blocks, without_blocks
+from supple.model import FlexibleModel, Output, Stage, Trunk, is_empty, select
+from supple.point import FULL, Group, Point
+
+Variant = Literal["plain", "position", "predict"]
+Table = Literal["shared", "per_layer"]
+Layers = tuple[int, ...]
+
+
+class Shuffle(FlexibleModel):
+    """Points `layers=...` for any of the layers, each at most once, in any order.
+
+    `position` tells each layer where it stands (eq. of section 3.2); `predict` asks each layer's output where that was
+    (section 3.3), which only training needs. Departures from the paper's text: one table of position embeddings is
+    shared by default, as in the authors' code, and begins at zero; the position of a layer in a shortened model is its
+    place among those that run; the loss of `predict` is a mean over layers, not a sum.
+    """
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        *,
+        variant: Variant = "plain",  # plain; position: layers are told where they stand; predict: they have to say it
+        table: Table = "shared",  # position: one table of embeddings for all layers, or one each
+        embedding: int = 32,  # position: width of an embedding
+        dropout: float = 0.0,  # position: after the projection
+        weight: float = 1.0,  # predict: of its loss
+        drop: float = 0.2,  # chance of a layer to be left out when train.sample is layerdrop
+    ) -> None:
+        super().__init__()
+        trunk = trunk_of(backbone, "shuffle")
+        if not 0 <= drop < 1 or not 0 <= dropout < 1 or embedding < 1 or weight < 0:
+            cause = f"method.drop={drop}, dropout={dropout}, embedding={embedding}, weight={weight} are out of range."
+            raise RecipeError(cause, "Shares lie from 0 to below 1; an embedding has a width of at least 1.")
+        self.backbone = backbone
+        self.count = count = len(trunk.blocks)
+        self.variant, self.weight = variant, weight
+        self.points = (*(Point(layers=first(kept, count)) for kept in quarters(count)[:-1]), FULL)
+        self.groups = {group.name: group for group in groups_of(count, drop)}
+        if variant == "position":
+            shared = nn.Parameter(torch.zeros(count, embedding)) if table == "shared" else None
+            self.positions = nn.ModuleList(
+                Position(trunk.width, count, embedding, dropout, shared) for _ in range(count)
+            )
+        if variant == "predict":
+            self.predictors = nn.ModuleList(
+                nn.Sequential(nn.LayerNorm(trunk.width), nn.Linear(trunk.width, count)) for _ in range(count)
+            )
+
+    @property
+    def trunk(self) -> Trunk:  # type: ignore[override]
+        return trunk_of(self.backbone, "shuffle")
+
+    def layer(self, state: Tensor, layer: int, position: int) -> Tensor:
+        """Runs a layer in a position; both count from 0."""
+        if self.variant == "position":
+            state = self.positions[layer](state, position)
+        result: Tensor = self.trunk.blocks[layer](state)
+        return result
+
+    # --- points ---------------------------------------------------------------------------------------------------
+
+    def canonical(self, point: Point) -> Point:
+        if point.layers == tuple(range(1, self.count + 1)):
+            return point._replace(layers=None)
+        return point
+
+    def check(self, point: Point) -> Point:
+        point = self.canonical(point)
+        layers = point.layers or ()
+        if point != Point(layers=point.layers):
+            said = f"it has layers from 1 to {self.count} and nothing else to choose"
+        elif any(layer > self.count for layer in layers):
+            said = f"it has layers from 1 to {self.count}"
+        elif len(set(layers)) < len(layers):
+            said = "a layer may run only once"
+        else:
+            return point
+        cure = "Name some of the layers in any order, such as layers=2-1-3, or full."
+        raise PointError(f"this model cannot run {point!r}: {said}.", cure)
+
+    def rank(self, point: Point) -> float:
+        return len(self.sequence(point))
+
+    def sequence(self, point: Point) -> Layers:
+        return point.layers or tuple(range(1, self.count + 1))
+
+    def order(self, points: Iterable[Point]) -> list[Point]:
+        """Short ones first."""
+        return sorted(super().order(points), key=lambda point: (len(self.sequence(point)), self.sequence(point)))
+
+    # --- running --------------------------------------------------------------------------------------------------
+
+    def run(self, x: Any, points: Iterable[Point]) -> Generator[Output, Tensor | None, None]:
+        """Points that begin with the same layers share what those compute."""
+        asked = self.order(points)
+        if not asked:
+            return
+        known: dict[Layers, tuple[Tensor, tuple[Tensor, ...]]] = {(): (self.trunk.stem(x), ())}
+        for place, point in enumerate(asked):
+            layers = self.sequence(point)
+            later = [self.sequence(other) for other in asked[place + 1 :]]
+            done = max((begun for begun in known if layers[: len(begun)] == begun), key=len)
+            state, guesses = known[done]
+            for position in range(len(done), len(layers)):
+                layer = layers[position] - 1
+                state = self.layer(state, layer, position)
+                if self.variant == "predict":
+                    guesses = (*guesses, self.predictors[layer](state.mean(1)))
+                begun = layers[: position + 1]
+                if any(other[: position + 1] == begun for other in later):
+                    known[begun] = state, guesses
+            aux = {"position": torch.stack(guesses, 1)} if guesses else {}
+            keep = yield Output(point, self.trunk.head(state), aux)
+            known = {b: held for b, held in known.items() if any(other[: len(b)] == b for other in later)}
+            if keep is not None:
+                if is_empty(keep):
+                    return
+                known = {b: (select(s, keep), select(g, keep)) for b, (s, g) in known.items()}
+
+    def penalty(self, outputs: Sequence[Output]) -> Tensor:
+        """`predict`: how badly the layers say where they stood, mean over layers and outputs."""
+        losses = [position_loss(output.aux["position"]) for output in outputs if "position" in output.aux]
+        return self.weight * torch.stack(losses).mean() if losses else super().penalty(outputs)
+
+    def training_only(self) -> Iterable[nn.Parameter]:
+        return self.predictors.parameters() if self.variant == "predict" else ()
+
+    # --- pieces ---------------------------------------------------------------------------------------------------
+
+    def plain(self, point: Point) -> nn.Module:
+        return with_blocks(self.backbone, [self._piece(layer - 1, k) for k, layer in enumerate(self.sequence(point))])
+
+    def stages(self) -> list[nn.Module]:
+        bodies = [self._piece(layer, layer) for layer in range(self.count)]
+        head = Ends(self.backbone, "head")
+        return [
+            Stage(Ends(self.backbone, "stem")),
+            *(Stage(body, head if k == self.count - 1 else None) for k, body in enumerate(bodies)),
+        ]
+
+    def _piece(self, layer: int, position: int) -> nn.Module:
+        block: nn.Module = self.trunk.blocks[layer]
+        return At(self.positions[layer], position, block) if self.variant == "position" else block  # type: ignore[arg-type]
+
+
+class Position(nn.Module):
+    """Tells a layer its position: z + Dropout(GELU(LN(concat(z, e_p)) W))."""
+
+    def __init__(self, width: int, count: int, embedding: int, dropout: float, shared: nn.Parameter | None) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.zeros(count, embedding)) if shared is None else shared
+        self.norm = nn.LayerNorm(width + embedding)
+        self.project = nn.Linear(width + embedding, width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, state: Tensor, position: int) -> Tensor:
+        told = self.table[position].expand(*state.shape[:2], -1)
+        result: Tensor = state + self.dropout(F.gelu(self.project(self.norm(torch.cat([state, told], 2)))))
+        return result
+
+
+class At(nn.Module):
+    """A layer that stands in one position for good."""
+
+    def __init__(self, told: Position, position: int, block: nn.Module) -> None:
+        super().__init__()
+        self.told, self.position, self.block = told, position, block
+
+    def forward(self, state: Tensor) -> Tensor:
+        result: Tensor = self.block(self.told(state, self.position))
+        return result
+
+
+class Ends(nn.Module):
+    """The stem or the head of a backbone as a module of its own."""
+
+    def __init__(self, backbone: nn.Module, part: Literal["stem", "head"]) -> None:
+        super().__init__()
+        self.backbone, self.part = without_blocks(backbone), part
+
+    def forward(self, x: Any) -> Tensor:
+        result: Tensor = getattr(self.backbone, self.part)(x)
+        return result
+
+
+def position_loss(guesses: Tensor) -> Tensor:
+    """Cross-entropy of (batch, positions, layers) guesses: what stands k-th should say k."""
+    batch, positions, _ = guesses.shape
+    target = torch.arange(positions, device=guesses.device).expand(batch, -1)
+    return F.cross_entropy(guesses.flatten(0, 1), target.flatten())
+
+
+# --- which layers -----------------------------------------------------------------------------------------------------
+
+
+def quarters(count: int) -> list[int]:
+    """A quarter, half, three quarters and all of the layers, each at least one."""
+    return sorted({max(1, round(count * share / 4)) for share in (1, 2, 3, 4)})
+
+
+def first(kept: int, count: int) -> Layers:
+    return tuple(range(1, kept + 1))
+
+
+def every(kept: int, count: int) -> Layers:
+    """So many layers, spread evenly from the first on."""
+    return tuple(1 + place * count // kept for place in range(kept))
+
+
+def some(kept: int, count: int, rng: random.Random) -> Layers:
+    return tuple(sorted(rng.sample(range(1, count + 1), kept)))
+
+
+def shuffled(layers: Layers, rng: random.Random) -> Point:
+    return Point(layers=rng.sample(layers, len(layers)))
+
+
+def dropped(count: int, drop: float, rng: random.Random) -> Point:
+    """Each layer is left out with the chance `drop`; one stays in any case."""
+    kept = tuple(layer for layer in range(1, count + 1) if rng.random() >= drop)
+    return Point(layers=kept or (rng.randint(1, count),))
+
+
+def groups_of(count: int, drop: float) -> list[Group]:
+    """What the paper evaluates: fewer layers, in order or in any order."""
+    found = [Group("arbitrary", lambda rng: shuffled(first(count, count), rng))]
+    for kept in quarters(count)[:-1]:
+        some_of = f"any {kept} of {count}"
+        found += [
+            Group(f"first {kept}, arbitrary", lambda rng, k=kept: shuffled(first(k, count), rng)),
+            Group(f"spread {kept}", lambda rng, k=kept: Point(layers=every(k, count))),
+            Group(f"spread {kept}, arbitrary", lambda rng, k=kept: shuffled(every(k, count), rng)),
+            Group(some_of, lambda rng, k=kept: Point(layers=some(k, count, rng))),
+            Group(f"{some_of}, arbitrary", lambda rng, k=kept: shuffled(some(k, count, rng), rng)),
+        ]
+    return [*found, Group("layerdrop", lambda rng: dropped(count, drop, rng))]

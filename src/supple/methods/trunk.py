@@ -1,0 +1,49 @@
+"""What methods that bend the depth ask of a backbone: stem, blocks that keep the shape, and head."""
+
+import copy
+from collections.abc import Iterable
+from typing import cast
+
+from torch import Tensor, nn
+
+from supple.errors import RecipeError
+from supple.model import Trunk
+
+
+def trunk_of(backbone: nn.Module, method: str) -> Trunk:
+    """The backbone as a trunk; refuses one whose layers cannot change places."""
+    lacking = [part for part in ("stem", "blocks", "head", "width", "class_token") if not hasattr(backbone, part)]
+    if lacking:
+        cause = f"method {method} cannot hold this {type(backbone).__name__}: it is no stem, blocks and head."
+        raise RecipeError(cause, "Use the backbone vit (any plain ViT or DeiT of timm) or vit_cifar.")
+    return cast(Trunk, backbone)
+
+
+def with_blocks(backbone: nn.Module, blocks: Iterable[nn.Module]) -> nn.Module:
+    """A copy of the backbone with copies of these blocks in place of its own."""
+    shared = cast(Trunk, backbone).blocks.modules()  # about to be replaced: not worth a copy
+    return _put(copy.deepcopy(backbone, {id(own): own for own in shared}), [copy.deepcopy(block) for block in blocks])
+
+
+def without_blocks(backbone: nn.Module) -> nn.Module:
+    """The backbone with no blocks; it shares all weights that are left."""
+    own: list[object] = [*backbone.parameters(), *backbone.buffers(), *cast(Trunk, backbone).blocks.modules()]
+    return _put(copy.deepcopy(backbone, {id(part): part for part in own}), [])
+
+
+def _put(backbone: nn.Module, blocks: Iterable[nn.Module]) -> nn.Module:
+    own = cast(Trunk, backbone).blocks
+    place = next(name for name, part in backbone.named_modules() if part is own)
+    backbone.set_submodule(place, nn.Sequential(*blocks))
+    return backbone
+
+
+def read_token(state: Tensor, how: str) -> Tensor:
+    """One vector per sample: the class token, or the mean of all tokens."""
+    return state[:, 0] if how == "class" else state.mean(1)
+
+
+def check_read(trunk: Trunk, how: str, method: str) -> None:
+    if how == "class" and not trunk.class_token:
+        cause = f"method {method} reads the class token, and this backbone has none."
+        raise RecipeError(cause, "Set method.read=mean: the mean of all tokens.")
