@@ -4,7 +4,7 @@ Counting runs on the meta device, without weights or arithmetic, so any network 
 """
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 import torch
@@ -36,6 +36,14 @@ def weightless(model: M) -> M:
     empty = {id(tensor): copy.deepcopy(tensor.detach().to("meta")) for tensor in tensors}
     parameters = {id(p): nn.Parameter(empty[id(p)], p.requires_grad) for p in model.parameters()}
     return copy.deepcopy(model, {**empty, **parameters}).to("meta").eval()
+
+
+def mean_macs(model: FlexibleModel, points: Sequence[Point]) -> int:
+    """Of one sample, each point run alone."""
+    assert model.input_shape is not None
+    bare, x = weightless(model), torch.empty((1, *model.input_shape), device="meta")
+    each = {point: count_macs(lambda point=point: bare(x, point)) for point in set(points)}  # type: ignore[misc]
+    return round(sum(each[point] for point in points) / len(points))
 
 
 def costly_branches(rows: Iterable[Row]) -> list[str]:

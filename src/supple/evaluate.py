@@ -118,8 +118,7 @@ def evaluate_group(
     model: FlexibleModel, data: Dataset, group: Group, draws: int = 5, seed: int = 0, **settings: Any
 ) -> Score:
     """Mean and deviation of the score over points drawn from a group, all in one pass over the data."""
-    rng = random.Random(seed)
-    drawn = [str(model.check(group.sample(rng))) for _ in range(draws)]
+    drawn = [str(point) for point in draw(model, group, draws, seed)]
     found = {score.name: score for score in evaluate(model, data, map(Point.parse, drawn), **settings)}
     scores = [found[name] for name in drawn]
     return replace(
@@ -130,6 +129,12 @@ def evaluate_group(
         deviation=statistics.pstdev(score.score for score in scores),
         draws=draws,
     )
+
+
+def draw(model: FlexibleModel, group: Group, draws: int, seed: int) -> list[Point]:
+    """The same points of a group for the same seed."""
+    rng = random.Random(seed)
+    return [model.check(group.sample(rng)) for _ in range(draws)]
 
 
 def mean_score(scores: Sequence[Score]) -> float:

@@ -18,7 +18,7 @@ from supple.sampling import generator
 from supple.standing import BEST, Standing
 from supple.text import say
 
-SETTLED_ON = 4096  # training images
+SETTLED_ON = 4096  # images
 
 
 def finish(recipe: Recipe, folder: Path, splits: Splits, standing: Standing, quiet: bool) -> None:
@@ -38,9 +38,10 @@ def settled_points(recipe: Recipe) -> list[Point]:
 
 
 def settle(model: FlexibleModel, splits: Splits, points: list[Point], seed: int) -> None:
-    """Settles a model on some training images, not augmented."""
-    order = torch.randperm(len(splits.train), generator=generator(seed, -1))[:SETTLED_ON]
-    model.settle((splits.train.batch(indices) for indices in torch.split(order, 256) if len(indices) > 1), points)
+    """Settles a model on some training or held-out images, as it wants; not augmented."""
+    images = splits.val if model.settles_on == "held-out" else splits.train
+    order = torch.randperm(len(images), generator=generator(seed, -1))[:SETTLED_ON]
+    model.settle((images.batch(indices) for indices in torch.split(order, 256) if len(indices) > 1), points)
 
 
 def score_and_save(recipe: Recipe, folder: Path, model: FlexibleModel, splits: Splits, facts: dict[str, Any]) -> None:

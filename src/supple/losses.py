@@ -126,7 +126,10 @@ def distill_objective(
     smoothing: float = 0.0,  # label smoothing of the hard part
     weights: tuple[float, ...] = (),  # of each point's loss, cheapest first; none given: all 1
 ) -> Objective:
-    """`distill` over the outputs of all or some of `points`, matched by point."""
+    """`distill` over the outputs of all or some of `points`, matched by point.
+
+    An output of another point (one drawn from a group) learns from the labels alone.
+    """
     if not 0 <= lam <= 1 or tau <= 0 or not 0 <= smoothing < 1:
         cure = "lam lies in 0..1, tau is above 0, smoothing in 0..1 (below 1)."
         raise RecipeError(f"loss.lam={lam}, loss.tau={tau}, loss.smoothing={smoothing} are out of range.", cure)
@@ -137,6 +140,10 @@ def distill_objective(
     places = {point: i for i, point in enumerate(points)}
 
     def objective(outputs: Sequence[Output], target: Tensor) -> Tensor:
+        if any(output.point not in places for output in outputs):
+            return distill(
+                [o.logits.float() for o in outputs], target, teach_from("none", len(outputs)), 0, 1, kind, smoothing
+            )
         ordered = sorted(outputs, key=lambda output: places[output.point])
         chosen = [places[output.point] for output in ordered]
         shares = [weights[place] for place in chosen] if weights else None

@@ -61,6 +61,7 @@ class FlexibleModel(nn.Module):
 
     points: tuple[Point, ...]
     groups: dict[str, Group]
+    sampled: tuple[str, ...] = ()  # groups that `train.sample` may name: one of their points in each step
     settled: tuple[Point, ...] = ()  # further points that `settle` made room for
     settles_on: str = "training"  # the images that `settle` is to be given: training or held-out
     input_shape: tuple[int, ...] | None = None  # of one sample; set when the model is built from a recipe

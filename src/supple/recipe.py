@@ -61,7 +61,7 @@ class Train(BaseModel):
     warmup: float = Field(0.0, ge=0)  # epochs in which the rate rises from 0
     early_stop: int = Field(0, ge=0)  # stop after so many epochs without a better validation loss; 0: never
     clip: float = Field(0.0, ge=0)  # largest gradient norm; 0: no clipping
-    sample: str = "every"  # which points a step trains: a key of supple.sampling.SAMPLERS
+    sample: str = "every"  # which points a step trains: a key of supple.sampling.SAMPLERS, or a group of the method
     select: Literal["score", "loss"] = "score"  # the epoch kept: best mean score of the points, or mean loss
     init: str | None = None  # weights to start from: a run, a .safetensors file, or "pretrained" (timm, torchvision)
     cache_features: str | None = None  # classifier_wise: a folder to keep what the branches read in, computed once
@@ -152,7 +152,7 @@ def make_recipe(document: Any, changes: Iterable[str] = (), where: str = "recipe
     )
     for key, name, known in (
         ("data.name", recipe.data.name, list(DATASETS)),
-        ("train.sample", recipe.train.sample, list(SAMPLERS)),
+        ("train.sample", recipe.train.sample, [*SAMPLERS, *METHODS[recipe.method["name"]].sampled]),
     ):
         if name not in known:
             raise RecipeError(f'{where}: {key} "{name}" is unknown.', did_you_mean(name, known))

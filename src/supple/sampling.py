@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from supple.point import Point
+from supple.point import Group, Point
 
 Sampler = Callable[[Sequence[Point], random.Random], list[Point]]
 
@@ -32,7 +32,23 @@ def full(points: Sequence[Point], rng: random.Random) -> list[Point]:
     return [points[-1]]
 
 
-SAMPLERS: dict[str, Sampler] = {"every": every, "sandwich": sandwich, "one": one, "full": full}
+def smallest(points: Sequence[Point], rng: random.Random) -> list[Point]:
+    """The cheapest point alone."""
+    return [points[0]]
+
+
+SAMPLERS: dict[str, Sampler] = {
+    "every": every,
+    "sandwich": sandwich,
+    "one": one,
+    "full": full,
+    "smallest": smallest,
+}
+
+
+def from_group(group: Group) -> Sampler:
+    """One point of a group, whatever points the model publishes."""
+    return lambda points, rng: [group.sample(rng)]
 
 
 def seed_of(*parts: int) -> int:

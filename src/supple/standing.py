@@ -53,8 +53,8 @@ class Standing:
     sums: dict[str, list[float]] = field(default_factory=dict)  # of the epoch under way: loss, score, samples
     joint: list[float] = field(default_factory=lambda: [0.0, 0.0])  # joint loss and steps of the epoch under way
 
-    def tally(self, outputs: Sequence[Output], y: Tensor, loss: float) -> None:
-        """Adds one step to the figures of the epoch under way."""
+    def tally(self, outputs: Sequence[Output], y: Tensor, loss: float, group: str | None = None) -> None:
+        """Adds one step to the figures of the epoch under way; outputs of a group's points count as the group's."""
         self.step += 1
         self.joint = [self.joint[0] + loss, self.joint[1] + 1]
         with torch.no_grad():
@@ -62,8 +62,9 @@ class Standing:
             rights = torch.stack([MEASURES["accuracy"].each(output.logits, y).sum() for output in outputs])
             found = torch.stack([losses, rights], dim=1).tolist()  # one wait for the device, not one per point
         for output, (lost, right) in zip(outputs, found):
-            old = self.sums.get(str(output.point), [0.0, 0.0, 0.0])
-            self.sums[str(output.point)] = [old[0] + lost, old[1] + right, old[2] + len(y)]
+            name = group or str(output.point)
+            old = self.sums.get(name, [0.0, 0.0, 0.0])
+            self.sums[name] = [old[0] + lost, old[1] + right, old[2] + len(y)]
 
     def next_epoch(self) -> None:
         self.epoch, self.step = self.epoch + 1, 0

@@ -22,18 +22,18 @@ from supple.assemble import fresh_model, load_data, pin, with_copies
 from supple.cost import costly_branches, profile
 from supple.data.images import one_ahead
 from supple.errors import RecipeError, TrainError
-from supple.evaluate import Dataset, evaluate, mean_loss, mean_score
+from supple.evaluate import Dataset, evaluate, evaluate_group, mean_loss, mean_score
 from supple.features import cached
 from supple.finish import finish, settled_points
 from supple.initial import initialise
 from supple.interrupt import Interrupted, Patience
 from supple.losses import OBJECTIVES, Objective, point_losses
 from supple.model import FlexibleModel
-from supple.point import Point
+from supple.point import FULL, Group, Point
 from supple.probe import choose, compile_regions, pick_precision
 from supple.progress import Progress
 from supple.recipe import Recipe, Train
-from supple.sampling import SAMPLERS, generator, seed_of
+from supple.sampling import SAMPLERS, from_group, generator, seed_of
 from supple.schedule import learning_rate, should_stop
 from supple.standing import BEST, Standing, add_metrics, begin, claim, newest_state, restore, save, weights
 from supple.text import say
@@ -43,6 +43,7 @@ OPTIMIZERS: dict[str, Callable[[Any, Train], torch.optim.Optimizer]] = {
     "adam": lambda p, t: torch.optim.Adam(p, t.lr, t.betas, weight_decay=t.weight_decay),
     "adamw": lambda p, t: torch.optim.AdamW(p, t.lr, t.betas, weight_decay=t.weight_decay),
 }
+VALIDATED = 4  # points of a group that validation looks at
 PRECISIONS: dict[str, Any] = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 
 
@@ -136,8 +137,12 @@ def fit(
 
 
 def trained_points(recipe: Recipe, model: FlexibleModel, phase: int) -> tuple[Point, ...]:
-    """The points that a phase runs: those that learn, and all where larger ones teach."""
+    """The points that a phase runs: those that learn, and all where larger ones teach. For a group, the full model
+    stands for all.
+    """
     learning = model.enter(phase)
+    if recipe.train.sample in model.groups:
+        return (FULL,)
     return model.points if model.phases() == 1 and recipe.loss.get("teachers", "none") != "none" else learning
 
 
@@ -152,7 +157,8 @@ def fit_phase(
     quiet: bool,
 ) -> Standing:
     """The epochs of one phase."""
-    settings, sample = recipe.train, SAMPLERS[recipe.train.sample]
+    settings, group = recipe.train, model.groups.get(recipe.train.sample)
+    sample = SAMPLERS[settings.sample] if group is None else from_group(group)
     wrapped, optimizer = set_up(fabric, settings, model)
     standing = restore(fabric, folder, model, optimizer)
     batch = recipe.data.batch_size * fabric.world_size
@@ -169,8 +175,8 @@ def fit_phase(
                 seed = seed_of(settings.seed, standing.epoch, standing.step)
                 torch.manual_seed(seed)  # dropout and the like
                 passed = standing.epoch - standing.start + standing.step / steps
-                for group in optimizer.param_groups:
-                    group["lr"] = learning_rate(settings, passed, standing.history)
+                for part in optimizer.param_groups:
+                    part["lr"] = learning_rate(settings, passed, standing.history)
 
                 outputs = wrapped(x, sample(points, random.Random(seed)))
                 loss = objective(outputs, y) + model.penalty(outputs)
@@ -184,7 +190,7 @@ def fit_phase(
                     fabric.clip_gradients(wrapped, optimizer, max_norm=settings.clip)
                 optimizer.step()
 
-                standing.tally(outputs, y, value)
+                standing.tally(outputs, y, value, group.name if group else None)
                 progress.step(standing.epoch, value)
                 ended = fabric.broadcast(patience.ended)  # looked at once: a signal from now on ends the next step
                 if ended or time.monotonic() - saved > settings.save_every_s:
@@ -194,7 +200,7 @@ def fit_phase(
                 if ended:
                     raise Interrupted(folder)
             standing.seconds += time.monotonic() - began
-            end_epoch(fabric, recipe, folder, model, points, data[1], standing, progress, steps)
+            end_epoch(fabric, recipe, folder, model, group or points, data[1], standing, progress, steps)
             save(fabric, folder, model, optimizer, standing)
             saved = time.monotonic()
     return standing
@@ -245,21 +251,22 @@ def end_epoch(
     recipe: Recipe,
     folder: Path,
     model: FlexibleModel,
-    points: Sequence[Point],
+    points: Sequence[Point] | Group,
     held_out: Dataset,
     standing: Standing,
     progress: Progress,
     steps: int,
 ) -> None:
     """Validates, keeps the weights if they are the best so far, and writes a line of metrics."""
+    how: dict[str, Any] = {
+        "batch_size": max(256, recipe.data.batch_size),
+        "channels_last": recipe.train.memory_format == "channels_last",
+    }
     with torch.compiler.set_stance("force_eager"):
-        scores = evaluate(
-            model,
-            held_out,
-            points,
-            batch_size=max(256, recipe.data.batch_size),
-            channels_last=recipe.train.memory_format == "channels_last",
-        )
+        if isinstance(points, Group):  # the same of its points after every epoch
+            scores = [evaluate_group(model, held_out, points, VALIDATED, recipe.train.seed, **how)]
+        else:
+            scores = evaluate(model, held_out, points, **how)
     bad = [score.name for score in scores if not math.isfinite(score.loss)]
     if bad:
         raise broken(bad, f"after epoch {standing.epoch + 1}, on the held-out images", folder)

@@ -83,6 +83,8 @@ PUBLISHED = {"densenet": "densenet201", "inception_v3": "inception_v3"}  # of ou
 
 def pretrained(name: str, network: nn.Module, settings: dict[str, Any], input_shape: tuple[int, ...]) -> None:
     """Fetches the weights that timm or torchvision publish for a network. Its classifier stays new where it differs."""
+    if name == "vit":  # timm's network is inside
+        name, network = "timm", network.get_submodule("network")
     if name not in ("timm", "torchvision", *PUBLISHED):
         raise RecipeError(
             f"there are no published weights for the backbone {name}.", "Give train.init a run or a .safetensors file."
@@ -92,7 +94,8 @@ def pretrained(name: str, network: nn.Module, settings: dict[str, Any], input_sh
         if name == "timm":
             import timm
 
-            extra = _for_size(model.partition(".")[0], input_shape) | {"in_chans": input_shape[0]} | settings["args"]
+            args = {key: value for key, value in settings["args"].items() if key != "depth"}  # fewer layers: the first
+            extra = _for_size(model.partition(".")[0], input_shape) | {"in_chans": input_shape[0]} | args
             source = timm.create_model(model, pretrained=True, **extra)
         else:
             from torchvision import models

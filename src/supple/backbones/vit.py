@@ -73,7 +73,9 @@ def must_be_plain(network: nn.Module, name: str) -> bool:
 
     if type(network) not in (VisionTransformer, VisionTransformerDistilled):
         kind = type(network).__name__
-        cause = f"timm's {name} is a {kind}: its layers cannot change places, as those of a plain VisionTransformer can."
+        cause = (
+            f"timm's {name} is a {kind}: its layers cannot change places, as those of a plain VisionTransformer can."
+        )
         raise RecipeError(cause, "Use a ViT or DeiT, such as deit_tiny_patch16_224, or the backbone vit_cifar.")
     other = [type(block).__name__ for block in network.blocks if type(block) is not Block]  # type: ignore[union-attr]
     if other:

@@ -39,7 +39,9 @@ class VitCifar(nn.Module):
         super().__init__()
         check(width=width, mlp=mlp, heads=heads, layers=layers, grid=grid)
         if width % heads:
-            raise RecipeError(f"backbone.width {width} is no multiple of backbone.heads {heads}.", "Change one of them.")
+            raise RecipeError(
+                f"backbone.width {width} is no multiple of backbone.heads {heads}.", "Change one of them."
+            )
         if not 0 <= dropout < 1:
             raise RecipeError(f"backbone.dropout is {dropout}.", "Give a share from 0 to below 1.")
         height, length = input_shape[-2:]
@@ -50,7 +52,9 @@ class VitCifar(nn.Module):
             )
         self.width = width
         patch = (height // grid, length // grid)
-        self.patches = patch_stem(in_channels, width, patch) if stem == "patch" else conv_stem(in_channels, width, patch)
+        self.patches = (
+            patch_stem(in_channels, width, patch) if stem == "patch" else conv_stem(in_channels, width, patch)
+        )
         self.token = nn.Parameter(torch.randn(1, 1, width))
         self.positions = nn.Parameter(torch.randn(1, 1 + grid * grid, width))
         divisor = width if scale == "width" else width // heads

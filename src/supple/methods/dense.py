@@ -45,7 +45,7 @@ class Dense(FlexibleModel):
         self.mixers = mixers(trunk, dropout, read)
 
     @property
-    def trunk(self) -> Trunk:  # type: ignore[override]
+    def trunk(self) -> Trunk:
         return trunk_of(self.backbone, "dense")
 
     def run(self, x: Any, points: Iterable[Point]) -> Generator[Output, Tensor | None, None]:

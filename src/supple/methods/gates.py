@@ -98,4 +98,5 @@ def blend(block: nn.Module, state: Tensor, score: Tensor, threshold: float) -> T
 def straight_through(block: nn.Module, state: Tensor, score: Tensor, threshold: float) -> Tensor:
     """As `blend`, but the backward pass takes the decision for the score itself, so that the task loss reaches it."""
     decision = (score >= threshold).to(score) + score - score.detach()
-    return state + decision[:, None, None] * (block(state) - state)
+    blended: Tensor = state + decision[:, None, None] * (block(state) - state)
+    return blended

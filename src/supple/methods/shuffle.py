@@ -6,6 +6,7 @@ layer out at random instead (Fan et al. 2019), `full` is the plain baseline.
 
 import random
 from collections.abc import Generator, Iterable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -30,6 +31,8 @@ class Shuffle(FlexibleModel):
     shared by default, as in the authors' code, and begins at zero; the position of a layer in a shortened model is its
     place among those that run; the loss of `predict` is a mean over layers, not a sum.
     """
+
+    sampled = ("arbitrary", "layerdrop")
 
     def __init__(
         self,
@@ -63,7 +66,7 @@ class Shuffle(FlexibleModel):
             )
 
     @property
-    def trunk(self) -> Trunk:  # type: ignore[override]
+    def trunk(self) -> Trunk:
         return trunk_of(self.backbone, "shuffle")
 
     def layer(self, state: Tensor, layer: int, position: int) -> Tensor:
@@ -218,13 +221,18 @@ def first(kept: int, count: int) -> Layers:
     return tuple(range(1, kept + 1))
 
 
-def every(kept: int, count: int) -> Layers:
+def spread(kept: int, count: int) -> Layers:
     """So many layers, spread evenly from the first on."""
     return tuple(1 + place * count // kept for place in range(kept))
 
 
-def some(kept: int, count: int, rng: random.Random) -> Layers:
-    return tuple(sorted(rng.sample(range(1, count + 1), kept)))
+def fixed(layers: Layers, rng: random.Random) -> Point:
+    return Point(layers=layers)
+
+
+def some(kept: int, count: int, rng: random.Random, arbitrary: bool = False) -> Point:
+    drawn = rng.sample(range(1, count + 1), kept)
+    return Point(layers=drawn if arbitrary else sorted(drawn))
 
 
 def shuffled(layers: Layers, rng: random.Random) -> Point:
@@ -238,15 +246,17 @@ def dropped(count: int, drop: float, rng: random.Random) -> Point:
 
 
 def groups_of(count: int, drop: float) -> list[Group]:
-    """What the paper evaluates: fewer layers, in order or in any order."""
-    found = [Group("arbitrary", lambda rng: shuffled(first(count, count), rng))]
+    """What the paper evaluates: all or fewer layers, in order or in any order."""
+    found = [
+        Group("arbitrary", partial(shuffled, first(count, count))),
+        Group("layerdrop", partial(dropped, count, drop)),
+    ]
     for kept in quarters(count)[:-1]:
-        some_of = f"any {kept} of {count}"
         found += [
-            Group(f"first {kept}, arbitrary", lambda rng, k=kept: shuffled(first(k, count), rng)),
-            Group(f"spread {kept}", lambda rng, k=kept: Point(layers=every(k, count))),
-            Group(f"spread {kept}, arbitrary", lambda rng, k=kept: shuffled(every(k, count), rng)),
-            Group(some_of, lambda rng, k=kept: Point(layers=some(k, count, rng))),
-            Group(f"{some_of}, arbitrary", lambda rng, k=kept: shuffled(some(k, count, rng), rng)),
+            Group(f"first {kept}, arbitrary", partial(shuffled, first(kept, count))),
+            Group(f"spread {kept}", partial(fixed, spread(kept, count))),
+            Group(f"spread {kept}, arbitrary", partial(shuffled, spread(kept, count))),
+            Group(f"any {kept}", partial(some, kept, count)),
+            Group(f"any {kept}, arbitrary", partial(some, kept, count, arbitrary=True)),
         ]
-    return [*found, Group("layerdrop", lambda rng: dropped(count, drop, rng))]
+    return found

@@ -68,7 +68,7 @@ class Skip(FlexibleModel):
         self.prices = self._count(input_shape)
 
     @property
-    def trunk(self) -> Trunk:  # type: ignore[override]
+    def trunk(self) -> Trunk:
         return trunk_of(self.backbone, "skip")
 
     # --- points ---------------------------------------------------------------------------------------------------
