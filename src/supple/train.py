@@ -137,13 +137,15 @@ def fit(
 
 
 def trained_points(recipe: Recipe, model: FlexibleModel, phase: int) -> tuple[Point, ...]:
-    """The points that a phase runs: those that learn, and all where larger ones teach. For a group, the full model
-    stands for all.
+    """The points that a phase runs, and that choose the epoch to keep: those that learn, and all where larger ones
+    teach; of these, the one that is trained where it is one alone. For a group, the full model stands for all.
     """
     learning = model.enter(phase)
     if recipe.train.sample in model.groups:
         return (FULL,)
-    return model.points if model.phases() == 1 and recipe.loss.get("teachers", "none") != "none" else learning
+    taught = model.phases() == 1 and recipe.loss.get("teachers", "none") != "none"
+    points = model.points if taught else learning
+    return {"full": points[-1:], "smallest": points[:1]}.get(recipe.train.sample, points)
 
 
 def fit_phase(

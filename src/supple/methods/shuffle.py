@@ -56,10 +56,10 @@ class Shuffle(FlexibleModel):
         self.points = (*(Point(layers=first(kept, count)) for kept in quarters(count)[:-1]), FULL)
         self.groups = {group.name: group for group in groups_of(count, drop)}
         if variant == "position":
-            shared = nn.Parameter(torch.zeros(count, embedding)) if table == "shared" else None
-            self.positions = nn.ModuleList(
-                Position(trunk.width, count, embedding, dropout, shared) for _ in range(count)
-            )
+            shared = table == "shared"
+            self.table = nn.Parameter(torch.zeros(count, embedding)) if shared else None
+            own = 0 if shared else count
+            self.positions = nn.ModuleList(Position(trunk.width, own, embedding, dropout) for _ in range(count))
         if variant == "predict":
             self.predictors = nn.ModuleList(
                 nn.Sequential(nn.LayerNorm(trunk.width), nn.Linear(trunk.width, count)) for _ in range(count)
@@ -72,9 +72,14 @@ class Shuffle(FlexibleModel):
     def layer(self, state: Tensor, layer: int, position: int) -> Tensor:
         """Runs a layer in a position; both count from 0."""
         if self.variant == "position":
-            state = self.positions[layer](state, position)
+            state = self.positions[layer].tell(state, self.table_of(layer), position)  # type: ignore[operator]
         result: Tensor = self.trunk.blocks[layer](state)
         return result
+
+    def table_of(self, layer: int) -> Tensor:
+        """The embeddings (positions, embedding) that a layer is told: its own, or those for all."""
+        table: Tensor = self.positions[layer].table if self.table is None else self.table  # type: ignore[assignment]
+        return table
 
     # --- points ---------------------------------------------------------------------------------------------------
 
@@ -111,6 +116,15 @@ class Shuffle(FlexibleModel):
 
     def run(self, x: Any, points: Iterable[Point]) -> Generator[Output, Tensor | None, None]:
         """Points that begin with the same layers share what those compute."""
+        return self._run(x, points, guess=self.variant == "predict")
+
+    def forward(self, x: Any, point: Any = FULL) -> Any:
+        """As inherited, but nobody guesses where only logits are asked for: guesses are no part of an answer's cost."""
+        if isinstance(point, Point):
+            return next(self._run(x, (point,), guess=False)).logits
+        return super().forward(x, point)
+
+    def _run(self, x: Any, points: Iterable[Point], guess: bool) -> Generator[Output, Tensor | None, None]:
         asked = self.order(points)
         if not asked:
             return
@@ -123,7 +137,7 @@ class Shuffle(FlexibleModel):
             for position in range(len(done), len(layers)):
                 layer = layers[position] - 1
                 state = self.layer(state, layer, position)
-                if self.variant == "predict":
+                if guess:
                     guesses = (*guesses, self.predictors[layer](state.mean(1)))
                 begun = layers[: position + 1]
                 if any(other[: position + 1] == begun for other in later):
@@ -159,34 +173,45 @@ class Shuffle(FlexibleModel):
 
     def _piece(self, layer: int, position: int) -> nn.Module:
         block: nn.Module = self.trunk.blocks[layer]
-        return At(self.positions[layer], position, block) if self.variant == "position" else block  # type: ignore[arg-type]
+        if self.variant != "position":
+            return block
+        return At(self.positions[layer].tell, self.table_of(layer)[position], block)  # type: ignore[arg-type]
 
 
 class Position(nn.Module):
-    """Tells a layer its position: z + Dropout(GELU(LN(concat(z, e_p)) W))."""
+    """What tells one layer its position: a table of `own` rows, if it does not share one, and a projection."""
 
-    def __init__(self, width: int, count: int, embedding: int, dropout: float, shared: nn.Parameter | None) -> None:
+    def __init__(self, width: int, own: int, embedding: int, dropout: float) -> None:
         super().__init__()
-        self.table = nn.Parameter(torch.zeros(count, embedding)) if shared is None else shared
+        self.table = nn.Parameter(torch.zeros(own, embedding)) if own else None
+        self.tell = Tell(width, embedding, dropout)
+
+
+class Tell(nn.Module):
+    """z + Dropout(GELU(LN(concat(z, e)) W)), where e is the row of a position."""
+
+    def __init__(self, width: int, embedding: int, dropout: float) -> None:
+        super().__init__()
         self.norm = nn.LayerNorm(width + embedding)
         self.project = nn.Linear(width + embedding, width)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, state: Tensor, position: int) -> Tensor:
-        told = self.table[position].expand(*state.shape[:2], -1)
-        result: Tensor = state + self.dropout(F.gelu(self.project(self.norm(torch.cat([state, told], 2)))))
+    def forward(self, state: Tensor, table: Tensor, position: int) -> Tensor:
+        both = torch.cat([state, table[position].expand(*state.shape[:2], -1)], 2)
+        result: Tensor = state + self.dropout(F.gelu(self.project(self.norm(both))))
         return result
 
 
 class At(nn.Module):
-    """A layer that stands in one position for good."""
+    """A layer that stands in one position for good: of the table, one row is left."""
 
-    def __init__(self, told: Position, position: int, block: nn.Module) -> None:
+    def __init__(self, tell: Tell, embedding: Tensor, block: nn.Module) -> None:
         super().__init__()
-        self.told, self.position, self.block = told, position, block
+        self.tell, self.block = tell, block
+        self.table = nn.Parameter(embedding.detach()[None])
 
     def forward(self, state: Tensor) -> Tensor:
-        result: Tensor = self.block(self.told(state, self.position))
+        result: Tensor = self.block(self.tell(state, self.table, 0))
         return result
 
 

@@ -99,6 +99,8 @@ class Skip(FlexibleModel):
             images.append(x)
             if sum(map(len, images)) >= SETTLED_ON:
                 break
+        if not images:
+            return
         was_training = self.training
         self.eval()
         try:

@@ -22,7 +22,8 @@ def trunk_of(backbone: nn.Module, method: str) -> Trunk:
 def with_blocks(backbone: nn.Module, blocks: Iterable[nn.Module]) -> nn.Module:
     """A copy of the backbone with copies of these blocks in place of its own."""
     shared = cast(Trunk, backbone).blocks.modules()  # about to be replaced: not worth a copy
-    return _put(copy.deepcopy(backbone, {id(own): own for own in shared}), [copy.deepcopy(block) for block in blocks])
+    copies = copy.deepcopy(list(blocks))  # together: what they share stays shared
+    return _put(copy.deepcopy(backbone, {id(own): own for own in shared}), copies)
 
 
 def without_blocks(backbone: nn.Module) -> nn.Module:

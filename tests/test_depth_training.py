@@ -1,0 +1,151 @@
+"""Training and evaluating groups of points: random orders, dropped layers, skipped layers."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from supple import checkpoint
+from supple.errors import RecipeError
+from supple.evaluate import draw, evaluate, evaluate_group
+from supple.methods.shuffle import Shuffle
+from supple.point import FULL, Group, Point
+from supple.train import train
+from test_train import interrupted, metrics, recipe, weights
+from toy import Toy
+
+BACKBONE = {"name": "vit_cifar", "width": 24, "mlp": 16, "heads": 3, "layers": 4, "grid": 4}
+SHUFFLE = {"backbone": BACKBONE, "method": {"name": "shuffle"}}
+SKIP = {"backbone": BACKBONE, "method": {"name": "skip"}}
+FAST = {"optimizer": "adam", "lr": 3e-3, "schedule": "constant", "weight_decay": 0}
+
+
+@pytest.fixture(scope="module")
+def shuffled(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("shuffled")
+    return train(recipe(SHUFFLE, sample="arbitrary", **FAST), folder / "run", quiet=True)
+
+
+def told(folder: Path) -> list[set[str]]:
+    """What metrics.jsonl names, line by line: the same of training and of validation."""
+    lines = metrics(folder)
+    assert all(set(line["train"]) == set(line["val"]) for line in lines)
+    return [set(line["val"]) for line in lines]
+
+
+def test_arbitrary_orders_are_trained_and_told_as_one(shuffled):
+    assert told(shuffled) == [{"arbitrary"}] * 2
+    first, last = metrics(shuffled)
+    assert last["train"]["arbitrary"]["loss"] < first["train"]["arbitrary"]["loss"]
+
+
+def test_a_training_with_random_orders_resumes_bit_identically(monkeypatch, tmp_path, shuffled):
+    for step in (3, 7):  # in the first epoch, and in the second
+        interrupted(monkeypatch, tmp_path / "run", step, sections=SHUFFLE, sample="arbitrary", **FAST)
+    train(None, tmp_path / "run", resume=True, quiet=True)
+    assert weights(tmp_path / "run") == weights(shuffled)
+    assert [line["val"] for line in metrics(tmp_path / "run")] == [line["val"] for line in metrics(shuffled)]
+
+
+@pytest.mark.parametrize("variant", ["position", "predict"])
+def test_the_variants_train(tmp_path, variant):
+    sections = {**SHUFFLE, "method": {"name": "shuffle", "variant": variant}}
+    folder = train(recipe(sections, sample="arbitrary", epochs=1, **FAST), tmp_path / "run", quiet=True)
+    model = checkpoint.load(folder)
+    [line] = metrics(folder)
+    if variant == "position":
+        assert model.table.abs().sum() > 0  # it began at zero
+    else:
+        assert line["loss"] > line["train"]["arbitrary"]["loss"] + 0.5  # the penalty, at first about ln 4
+
+
+def test_layerdrop_trains_and_is_told_as_one(tmp_path):
+    folder = train(recipe(SHUFFLE, sample="layerdrop", epochs=1, **FAST), tmp_path / "run", quiet=True)
+    assert told(folder) == [{"layerdrop"}]
+    assert [row.point for row in checkpoint.load(folder).ladder] == ["layers=1", "layers=1-2", "layers=1-2-3", "full"]
+
+
+@pytest.mark.parametrize(("sample", "name"), [("full", "full"), ("smallest", "layers=1")])
+def test_where_one_point_is_trained_it_alone_chooses_the_epoch(tmp_path, sample, name):
+    folder = train(recipe(SHUFFLE, sample=sample, epochs=1, **FAST), tmp_path / "run", quiet=True)
+    assert told(folder) == [{name}]
+    assert len(checkpoint.load(folder).ladder.rows) == 4  # in the end all points are scored
+
+
+@pytest.mark.parametrize("gate", ["paper", "straight"])
+def test_skipping_trains_settles_on_held_out_images_and_knows_its_mean_cost(tmp_path, gate):
+    sections = {**SKIP, "method": {"name": "skip", "gate": gate}}
+    folder = train(recipe(sections, sample="smallest", **FAST), tmp_path / "run", quiet=True)
+    assert told(folder) == [{"skip=0.5"}] * 2
+    model = checkpoint.load(folder)
+    assert model.settled
+    rows = {row.point: row for row in model.ladder}
+    assert set(rows) == {str(point) for point in (*model.points, *model.settled)}
+    assert all(row.macs <= row.macs_worst for row in rows.values())
+    assert rows["full"].macs == rows["full"].macs_worst
+
+
+def test_skipping_resumes_bit_identically(monkeypatch, tmp_path):
+    settings = {"sections": SKIP, "sample": "smallest", **FAST}
+    whole = train(recipe(**settings), tmp_path / "whole", quiet=True)
+    interrupted(monkeypatch, tmp_path / "run", 11, **settings)
+    train(None, tmp_path / "run", resume=True, quiet=True)
+    assert weights(tmp_path / "run") == weights(whole)
+
+
+def test_a_group_of_another_method_is_refused():
+    with pytest.raises(RecipeError, match='train.sample "arbitrary" is unknown'):
+        recipe(SKIP, sample="arbitrary")
+
+
+# --- evaluation -------------------------------------------------------------------------------------------------------
+
+
+class Numbers:
+    """The samples 1, 2, 3; the right answer is always 0."""
+
+    slow = False
+
+    def __len__(self) -> int:
+        return 3
+
+    def batch(self, indices, rng=None):
+        return torch.tensor([[1.0], [2.0], [3.0]])[indices], torch.tensor([0, 0, 0])[indices]
+
+
+def test_a_group_is_the_mean_and_deviation_over_its_draws():
+    model = Shuffle(Toy((2, 0), (1, 3)))
+    orders = iter([Point(layers=(2, 1)), FULL, Point(layers=(2, 1)), Point(layers=(1, 2))])
+    score = evaluate_group(model, Numbers(), Group("mine", lambda rng: next(orders)), draws=4, metric="mae")
+    # 2 x + 3 is 5, 7, 9; 2 (x + 3) is 8, 10, 12; the target is 0
+    assert (score.name, score.draws, score.n) == ("mine", 4, 3)
+    assert score.score == pytest.approx((7 + 10) / 2)
+    assert score.deviation == pytest.approx(1.5)
+    both = {one.name: one.score for one in evaluate(model, Numbers(), [FULL, Point(layers=(2, 1))], metric="mae")}
+    assert both == {"full": 7, "layers=2-1": 10}
+
+
+def test_the_same_seed_draws_the_same_points():
+    model = Shuffle(Toy(*[(1, 1)] * 6))
+    group = model.groups["arbitrary"]
+    assert draw(model, group, 5, seed=1) == draw(model, group, 5, seed=1) != draw(model, group, 5, seed=2)
+
+
+def test_evaluate_writes_mean_deviation_and_draws_of_every_group(shuffled, command):
+    before = {row.point for row in checkpoint.load(shuffled).ladder}
+    said = command("evaluate", shuffled, "--draws", 3, "--json").json["points"]
+    written = json.loads((shuffled / "ladder.json").read_text())["points"]
+    model = checkpoint.load(shuffled)
+    for rows in (said, written):
+        by_name = {row["point"]: row for row in rows}
+        assert set(by_name) == before | set(model.groups)
+        for name in model.groups:
+            row = by_name[name]
+            assert row["draws"] == 3
+            assert 0 <= row["deviation"] <= 1
+            assert 0 <= row["score"] <= 1
+            assert row["macs"] > 0
+        assert by_name["full"].get("draws") is None
+        assert by_name["spread 2"]["deviation"] == 0  # one point, whoever draws
+        assert by_name["any 2"]["macs"] == by_name["layers=1-2"]["macs"]
