@@ -29,6 +29,10 @@ class CheckpointError(SuppleError):
     """A run folder that is missing, unfinished, altered or not ours."""
 
 
+class MergeError(SuppleError):
+    """Runs that do not go together, or a plan for merging them that cannot be followed."""
+
+
 class SaveError(SuppleError):
     """A file could not be written; what was there before is untouched."""
 

@@ -53,6 +53,7 @@ def score_and_save(recipe: Recipe, folder: Path, model: FlexibleModel, splits: S
         ladder.update(row.point, **row.counts())
     for score in evaluate(model, splits.test):
         ladder.update(score.name, **score.facts())
-    checkpoint.save(folder, model, recipe, {key: facts[key] for key in ("seconds", "epoch", "epochs") if key in facts})
+    kept = ("seconds", "epoch", "epochs", "merged")
+    checkpoint.save(folder, model, recipe, {key: facts[key] for key in kept if key in facts})
     checkpoint.save_ladder(folder, ladder)
     write_report(folder)

@@ -17,6 +17,7 @@ GROUPS = {
         "profile": "MACs and parameters of every point, before training",
         "train": "train a recipe into a run folder; resume; settle more points",
         "extract": "one point as an ordinary, smaller network",
+        "merge": "one model of layers from several runs",
     },
     "Know what it costs and scores": {
         "evaluate": "score of every point on the test images",

@@ -12,6 +12,7 @@ from supple.cli.doctor import doctor
 from supple.cli.evaluate import evaluate
 from supple.cli.extract import extract
 from supple.cli.list import list_
+from supple.cli.merge import merge
 from supple.cli.predict import predict
 from supple.cli.profile import profile
 from supple.cli.report import report
@@ -41,13 +42,17 @@ EXAMPLES = {
         "supple extract runs/demo --point exit=2 --out runs/demo-exit2",
         "supple extract runs/demo --point exit=1 --deploy --out runs/demo-fast",
     ),
+    "merge": (
+        "supple merge runs/a runs/b runs/c runs/d --plan 1-2-3-4 --ends mean --out runs/merged",
+        "supple merge runs/a runs/b runs/c runs/d --count 100 data.test_limit=1000 --json",
+    ),
     "report": ("supple report runs/demo", "supple report runs/demo --json"),
     "demo": ("supple demo", "supple demo --out runs/digits"),
     "doctor": ("supple doctor", "supple doctor --json"),
 }
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
-for _verb in (bench, calibrate, demo, doctor, evaluate, extract, list_, predict, profile, report, train):
+for _verb in (bench, calibrate, demo, doctor, evaluate, extract, list_, merge, predict, profile, report, train):
     _name = _verb.__name__.rstrip("_")
     _text = f"{VERBS[_name][0].upper()}{VERBS[_name][1:]}.\n\n{inspect.getdoc(_verb) or ''}"
     _epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in EXAMPLES[_name])

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from supple.errors import CheckpointError, RecipeError
+from supple.errors import CheckpointError, DataError, RecipeError
 
 if TYPE_CHECKING:
+    from supple.data import Splits
+    from supple.ensemble import Accuracy
     from supple.model import FlexibleModel
     from supple.point import Point
     from supple.recipe import Recipe
@@ -49,7 +51,7 @@ def model_of(target: str | Path, changes: Sequence[str] | None = None) -> "Flexi
 
     if not is_run(target):
         return skeleton(recipe_of(target, changes))
-    _only_data(target, changes)
+    only_data(target, changes)
     return load(target)
 
 
@@ -59,12 +61,40 @@ def points_of(model: "FlexibleModel", texts: Iterable[str] | None) -> "list[Poin
     return model.order([Point.parse(text) for text in texts] if texts else (*model.points, *model.settled))
 
 
-def _only_data(target: str | Path, changes: Sequence[str] | None) -> None:
+def only_data(target: str | Path, changes: Sequence[str] | None) -> None:
     """A finished run's model is what it is: only where its data lie may change."""
     for change in changes or ():
         if not change.startswith("data."):
             cure = "Only data.* can be changed for a finished run; train a new one for the rest."
             raise RecipeError(f'"{change}" does not apply to the run {target}.', cure)
+
+
+def splits_for(run: str | Path, model: "FlexibleModel", changes: Iterable[str] | None) -> "Splits":
+    """The data of a run, which may lie elsewhere now; their classes must be those that the run knows."""
+    from supple.assemble import load_data
+
+    splits = load_data(recipe_of(run, changes))
+    if splits.test.classes != model.classes:
+        cure = f"The run knows {len(model.classes)}: {', '.join(model.classes[:5])}, ..."
+        raise DataError(f"these data have other classes than the run: {', '.join(splits.test.classes[:5])}, ...", cure)
+    return splits
+
+
+def accuracies(found: "Iterable[Accuracy]") -> str:
+    """Top-1 and top-5 of each order of layers, for people."""
+    from supple.text import table
+
+    def percent(share: float, deviation: float | None) -> str:
+        return f"{100 * share:.2f}" + ("" if deviation is None else f" ± {100 * deviation:.2f}")
+
+    rows = [(a.order, percent(a.top1, a.top1_deviation), percent(a.top5, a.top5_deviation)) for a in found]
+    return table(("layer order", "top-1 %", "top-5 %"), rows)
+
+
+def check_out(out: Path) -> None:
+    """What a verb writes needs a folder of its own."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise CheckpointError(f"{out} already exists and is not an empty folder.", "Choose a new folder with --out.")
 
 
 def must_be_run(target: str | Path) -> Path:

@@ -1,9 +1,10 @@
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from supple.cli.common import Changes, Json, Points, Run, must_be_run, points_of, print_json
-from supple.errors import DataError, RecipeError
+from supple.errors import RecipeError
 
 if TYPE_CHECKING:
     from supple.ladder import Ladder
@@ -12,15 +13,24 @@ if TYPE_CHECKING:
 Draws = Annotated[int, typer.Option(help="Points drawn from each group, such as random orders of layers; 0: none.")]
 
 
-def evaluate(run: Run, changes: Changes = None, point: Points = None, draws: Draws = 5, json: Json = False) -> None:
+Ensemble = Annotated[list[Path] | None, typer.Option(help="A further run: mean logits; may be given several times.")]
+
+
+def evaluate(
+    run: Run,
+    changes: Changes = None,
+    point: Points = None,
+    draws: Draws = 5,
+    ensemble: Ensemble = None,
+    json: Json = False,
+) -> None:
     """All points in one pass over the data, which may be changed: data.root=...
 
     Then every group of points that the model has: mean and deviation over some that are drawn. The figures go into the
     run's ladder.json and report.html.
     """
     from supple import checkpoint, cost
-    from supple.assemble import load_data
-    from supple.cli.common import model_of, recipe_of
+    from supple.cli.common import model_of, splits_for
     from supple.evaluate import draw, evaluate_group
     from supple.evaluate import evaluate as score_points
     from supple.ladder import Ladder
@@ -28,12 +38,14 @@ def evaluate(run: Run, changes: Changes = None, point: Points = None, draws: Dra
     from supple.report import write_report
     from supple.text import macs
 
+    if ensemble:
+        if point:
+            raise RecipeError("--point does not go with --ensemble.", "Leave one of them out.")
+        _ensemble([run, *ensemble], changes, json)
+        return
     model = model_of(must_be_run(run), changes)
     points = points_of(model, point)
-    test = load_data(recipe_of(run, changes)).test
-    if test.classes != model.classes:
-        cure = f"The run knows {len(model.classes)}: {', '.join(model.classes[:5])}, ..."
-        raise DataError(f"these data have other classes than the run: {', '.join(test.classes[:5])}, ...", cure)
+    test = splits_for(run, model, changes).test
     if not 0 <= draws <= 1000:
         raise RecipeError(f"--draws is {draws}.", "Give a number from 0 to 1000.")
     groups = [] if point or not draws else list(model.groups.values())
@@ -57,6 +69,27 @@ def evaluate(run: Run, changes: Changes = None, point: Points = None, draws: Dra
     print(f"{result}\n({len(test)} test images)")
     if mean:
         print(f"stopped at a random exit: {100 * mean['score']:.2f} % at {macs(mean['macs'])} in the mean")
+
+
+def _ensemble(runs: list[Path], changes: list[str] | None, json: bool) -> None:
+    """Mean logits of several runs; nothing is written."""
+    from supple.cli.common import accuracies, only_data, splits_for
+    from supple.ensemble import score_ensemble
+    from supple.progress import counting
+    from supple.sources import must_see_alike, open_sources
+
+    only_data(runs[0], changes)
+    sources = open_sources(map(must_be_run, runs))
+    must_see_alike(sources)
+    models = [source.model for source in sources]
+    test = splits_for(runs[0], models[0], changes).test
+    with counting(len(test), "evaluating", quiet=json) as watch:
+        found = score_ensemble(models, test, watch=watch)
+    if json:
+        print_json({"runs": [source.name for source in sources], "points": [each.to_json() for each in found]})
+        return
+    print(accuracies(found))
+    print(f"(ensemble of {len(models)} runs; {len(test)} test images)")
 
 
 def anytime(ladder: "Ladder") -> dict[str, float]:

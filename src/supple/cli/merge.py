@@ -1,0 +1,75 @@
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from supple.cli.common import Json, accuracies, check_out, must_be_run, print_json
+from supple.errors import MergeError
+
+
+def merge(
+    runs: Annotated[list[str], typer.Argument(help="Run folders; also changes such as data.test_limit=500.")],
+    out: Annotated[Path | None, typer.Option(help="A new run folder for one merged model.")] = None,
+    count: Annotated[
+        int | None, typer.Option(help="Instead: the mean of so many random merges.", min=1, max=100_000)
+    ] = None,
+    plan: Annotated[str | None, typer.Option(help="For every layer its run, from 1: 3-1-2. Default: random.")] = None,
+    ends: Annotated[str, typer.Option(help="Whose stem, norm and head: a run's number, or mean.")] = "1",
+    seed: Annotated[int, typer.Option(help="Of random plans and orders.", min=0)] = 0,
+    json: Json = False,
+) -> None:
+    """Layer i comes from another run than layer j, or as the plan says (LayerShuffle, section 4.4).
+
+    Random merges take no run twice; runs of method shuffle are also scored with layers in arbitrary order.
+    """
+    import random
+
+    from supple import checkpoint
+    from supple.cli.common import only_data, splits_for
+    from supple.merge import count_layers, merge_to, parse_ends, parse_plan, random_plan, score_merges
+    from supple.progress import counting
+    from supple.sources import doubt, must_be_alike, open_sources
+    from supple.text import say
+
+    if (out is None) == (count is None):
+        given = "neither" if out is None else "both"
+        raise MergeError(f"{given} of --out and --count given.", "Give --out RUN to write a merge, or --count 100.")
+    if count is not None and plan is not None:
+        raise MergeError("--plan does not go with --count, whose plans are random.", "Leave one of them out.")
+    if out is not None:
+        check_out(out)
+    changes = [word for word in runs if "=" in word and not Path(word).exists()]
+    folders = [must_be_run(word) for word in runs if word not in changes]
+    if not folders:
+        raise MergeError("no run is given.", "Give run folders: supple merge runs/a runs/b --out runs/merged.")
+    only_data(folders[0], changes)
+    sources = open_sources(folders)
+    must_be_alike(sources)
+    models = [source.model for source in sources]
+    layers, total = count_layers(models[0]), len(models)
+    owner = parse_ends(ends, total)
+    chosen = parse_plan(plan, total, layers) if plan is not None else random_plan(total, layers, random.Random(seed))
+    splits = splits_for(folders[0], models[0], changes)
+    warning = doubt(sources)
+    if warning:
+        say(warning)
+    if out is not None:
+        facts = merge_to(out, sources, chosen, owner, splits)
+        ladder = checkpoint.load_ladder(out)
+        if json:
+            print_json({"run": str(out), "merged": facts, **ladder.to_json()})
+            return
+        for layer, run in enumerate(chosen, 1):
+            print(f"layer {layer:<3}from {sources[run - 1].name}")
+        print(f"the rest from {'the mean of all' if owner is None else sources[owner - 1].name}")
+        print(f"\n{ladder}\n\n{out / 'report.html'}")
+        return
+    assert count is not None
+    with counting(count * len(splits.test), "merging", quiet=json) as watch:
+        found = score_merges(models, splits.test, count, owner=owner, seed=seed, watch=watch)
+    if json:
+        facts = {"merges": count, "seed": seed, "ends": ends, "runs": [source.name for source in sources]}
+        print_json({**facts, "points": [accuracy.to_json() for accuracy in found]})
+        return
+    print(accuracies(found))
+    print(f"({count} merges of {total} runs; {len(splits.test)} test images)")

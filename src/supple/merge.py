@@ -1,0 +1,171 @@
+"""Merged models: every layer from another run (LayerShuffle paper, section 4.4).
+
+A plan names, for every layer, the run that it comes from, counted from 1. The paper does not say who owns what is no
+layer (stem, norm, head): here one run does, or the mean of all. What serves one layer alone travels with it.
+"""
+
+import copy
+import random
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from supple.data import Splits
+from supple.ensemble import Accuracy, Watch, answers, hits, orders
+from supple.errors import MergeError
+from supple.evaluate import Dataset, to_device
+from supple.finish import score_and_save
+from supple.methods.shuffle import Shuffle
+from supple.methods.whole import Whole
+from supple.model import FlexibleModel
+from supple.sources import Source
+
+Weights = Mapping[str, Tensor]
+Plan = tuple[int, ...]  # for every layer the run that it comes from
+MEAN = "mean"
+TRAVEL = ("positions", "predictors")  # parts of method shuffle that are one for each layer
+
+
+# --- plans ------------------------------------------------------------------------------------------------------------
+
+
+def random_plan(runs: int, layers: int, rng: random.Random) -> Plan:
+    """No run gives two layers."""
+    if runs < layers:
+        cure = f"Give at least {layers} runs, or a plan that repeats some: --plan {_example(runs, layers)}."
+        raise MergeError(f"{runs} runs are too few for {layers} layers: a random plan takes no run twice.", cure)
+    return tuple(rng.sample(range(1, runs + 1), layers))
+
+
+def parse_plan(text: str, runs: int, layers: int) -> Plan:
+    """`3-1-2`: layer 1 comes from run 3, layer 2 from run 1, layer 3 from run 2. Runs may be repeated."""
+    cure = f"Name one of the {runs} runs for each of the {layers} layers: --plan {_example(runs, layers)}."
+    if not re.fullmatch(r"\d+(-\d+)*", text, re.ASCII):
+        raise MergeError(f'--plan is "{text}", which is no list of numbers.', cure)
+    plan = tuple(int(part) for part in text.split("-"))
+    if len(plan) != layers:
+        raise MergeError(f"--plan names runs for {len(plan)} layers; the runs have {layers}.", cure)
+    for run in plan:
+        if not 1 <= run <= runs:
+            raise MergeError(f"--plan names run {run}; there are {runs}, counted from 1.", cure)
+    return plan
+
+
+def parse_ends(text: str, runs: int) -> int | None:
+    """The run that gives whatever is no layer; None: the mean of all."""
+    if text == MEAN:
+        return None
+    if not re.fullmatch(r"\d+", text, re.ASCII) or not 1 <= int(text) <= runs:
+        raise MergeError(f'--ends is "{text}".', f"Give the number of a run, from 1 to {runs}, or {MEAN}.")
+    return int(text)
+
+
+def _example(runs: int, layers: int) -> str:
+    return "-".join(str(1 + layer % runs) for layer in range(layers))
+
+
+# --- weights ----------------------------------------------------------------------------------------------------------
+
+
+def layer_weights(model: FlexibleModel) -> dict[str, int]:
+    """The layer, counted from 0, of every weight that belongs to one."""
+    blocks = _blocks(model)
+    place = next(name for name, part in model.named_modules() if part is blocks)
+    belongs = re.compile(rf"(?:{'|'.join(map(re.escape, (place, *TRAVEL)))})\.(\d+)\.")
+    found = {name: belongs.match(name) for name in model.state_dict()}
+    return {name: int(match[1]) for name, match in found.items() if match}
+
+
+def count_layers(model: FlexibleModel) -> int:
+    return len(_blocks(model))
+
+
+def _blocks(model: FlexibleModel) -> torch.nn.Sequential:
+    backbone = getattr(model, "backbone", None)
+    if not isinstance(model, Shuffle | Whole) or not all(hasattr(backbone, part) for part in ("stem", "blocks")):
+        cause = f"runs of method {type(model).__name__.lower()} with a {type(backbone).__name__} cannot be merged."
+        raise MergeError(cause, "Merge runs of method shuffle, or whole, with the backbone vit or vit_cifar.")
+    blocks: torch.nn.Sequential = backbone.blocks  # type: ignore[union-attr]
+    return blocks
+
+
+def end_weights(sources: Sequence[Weights], layers: Mapping[str, int], owner: int | None) -> dict[str, Tensor]:
+    """What is no layer, from one run or as the mean of all (counters, which have no mean, from the first)."""
+    names = [name for name in sources[0] if name not in layers]
+    if owner is not None:
+        return {name: sources[owner - 1][name] for name in names}
+    return {name: _mean([source[name] for source in sources]) for name in names}
+
+
+def _mean(values: Sequence[Tensor]) -> Tensor:
+    first = values[0]
+    return torch.stack([value.double() for value in values]).mean(0).to(first) if first.is_floating_point() else first
+
+
+def merge_weights(sources: Sequence[Weights], layers: Mapping[str, int], plan: Plan, ends: Weights) -> Weights:
+    """Every layer's weights from the run that the plan names for it, all others from `ends`."""
+    return {**ends, **{name: sources[plan[layer] - 1][name] for name, layer in layers.items()}}
+
+
+# --- merging runs -----------------------------------------------------------------------------------------------------
+
+
+def merge(models: Sequence[FlexibleModel], plan: Plan, owner: int | None = 1) -> FlexibleModel:
+    """A new model of the plan's layers; `owner` gives the rest, None: the mean of all."""
+    weights, layers = [model.state_dict() for model in models], layer_weights(models[0])
+    merged = copy.deepcopy(models[0])
+    merged.load_state_dict(merge_weights(weights, layers, plan, end_weights(weights, layers, owner)))
+    return merged
+
+
+@torch.inference_mode()
+def score_merges(
+    models: Sequence[FlexibleModel],
+    data: Dataset,
+    count: int,
+    *,
+    owner: int | None = 1,
+    seed: int = 0,
+    batch_size: int = 256,
+    watch: Watch | None = None,
+) -> list[Accuracy]:
+    """Mean accuracy of random merges, each also in a random order of its own where the models can.
+
+    Every batch is read once and shown to one model that changes its layers: images may cost more than weights.
+    """
+    weights, layers = [model.state_dict() for model in models], layer_weights(models[0])
+    ends = end_weights(weights, layers, owner)
+    merged, rng = copy.deepcopy(models[0]).eval(), random.Random(seed)
+    device = next(merged.parameters()).device
+    depth = count_layers(merged)
+    draws = [(random_plan(len(models), depth, rng), orders(merged, rng)) for _ in range(count)]
+    sums = {order: torch.zeros(count, 2, dtype=torch.float64) for order in draws[0][1]}
+    for indices in torch.split(torch.arange(len(data)), batch_size):
+        x, y = to_device(data.batch(indices), device)
+        for draw, (plan, ways) in enumerate(draws):
+            merged.load_state_dict(merge_weights(weights, layers, plan, ends))
+            for order, logits in answers(merged, x, ways).items():
+                sums[order][draw] += hits(logits, y)
+            if watch is not None:
+                watch(len(indices))
+    n, found = len(data), []
+    for order, right in sums.items():
+        (top1, top5), (off1, off5) = (right / n).mean(0).tolist(), (right / n).std(0, correction=0).tolist()
+        found.append(Accuracy(order, top1, top5, n, off1, off5, count))
+    return found
+
+
+def merge_to(out: Path, sources: Sequence[Source], plan: Plan, owner: int | None, splits: Splits) -> dict[str, Any]:
+    """Writes the merged model as a run, scored on the test images; gives what its manifest says of the sources."""
+    facts = {
+        "plan": list(plan),
+        "ends": MEAN if owner is None else owner,
+        "runs": [{"run": source.name, "weights": source.digest} for source in sources],
+    }
+    model = merge([source.model for source in sources], plan, owner)
+    score_and_save(sources[(owner or 1) - 1].recipe, out, model, splits, {"merged": facts})
+    return facts
