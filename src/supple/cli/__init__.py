@@ -22,6 +22,7 @@ GROUPS = {
     "Know what it costs and scores": {
         "evaluate": "score of every point on the test images",
         "bench": "measured latency of every point on this machine",
+        "analyse": "what layers do: positions, contributions, dependencies, skips",
         "report": "one self-contained page with curves and tables",
     },
     "Use it": {

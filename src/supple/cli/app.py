@@ -5,6 +5,7 @@ import inspect
 import typer
 
 from supple.cli import VERBS
+from supple.cli.analyse import analyse
 from supple.cli.bench import bench
 from supple.cli.calibrate import calibrate
 from supple.cli.demo import demo
@@ -46,13 +47,31 @@ EXAMPLES = {
         "supple merge runs/a runs/b runs/c runs/d --plan 1-2-3-4 --ends mean --out runs/merged",
         "supple merge runs/a runs/b runs/c runs/d --count 100 data.test_limit=1000 --json",
     ),
+    "analyse": (
+        "supple analyse runs/shuffle --base runs/baseline --layer 6",
+        "supple analyse runs/skip --point skip=0.5 --out analysis --json",
+    ),
     "report": ("supple report runs/demo", "supple report runs/demo --json"),
     "demo": ("supple demo", "supple demo --out runs/digits"),
     "doctor": ("supple doctor", "supple doctor --json"),
 }
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
-for _verb in (bench, calibrate, demo, doctor, evaluate, extract, list_, merge, predict, profile, report, train):
+for _verb in (
+    analyse,
+    bench,
+    calibrate,
+    demo,
+    doctor,
+    evaluate,
+    extract,
+    list_,
+    merge,
+    predict,
+    profile,
+    report,
+    train,
+):
     _name = _verb.__name__.rstrip("_")
     _text = f"{VERBS[_name][0].upper()}{VERBS[_name][1:]}.\n\n{inspect.getdoc(_verb) or ''}"
     _epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in EXAMPLES[_name])

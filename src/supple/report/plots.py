@@ -36,7 +36,7 @@ def draw_ladder(ladder: Ladder, path: Path, title: str = "") -> Path:
     panels = list(ladder_panels(ladder).values())
     if not panels:
         raise CheckpointError("this ladder has no scores: there is nothing to draw.", "Measure: supple evaluate RUN.")
-    return write(path, _render(panels, _suffix(path), title))
+    return write(path, render(panels, _suffix(path), title))
 
 
 def draw_training(
@@ -50,8 +50,8 @@ def draw_training(
     if not panels:
         raise CheckpointError("these metrics hold no epoch: there is nothing to draw.", "Train first: supple train.")
     if isinstance(target, (str, Path)):
-        return write(Path(target), _render(panels, _suffix(Path(target))))
-    target.write(_render(panels, format))
+        return write(Path(target), render(panels, _suffix(Path(target))))
+    target.write(render(panels, format))
     return target
 
 
@@ -60,7 +60,7 @@ def inline_svg(panel: Panel, prefix: str) -> str:
 
     The page defines --ink, --muted, --grid and --paper; it also sets the font, as text stays text.
     """
-    text = _render([panel], "svg", paper="none").decode()
+    text = render([panel], "svg", paper="none").decode()
     text = text[text.index("<svg") :]
     # A style element inside an inlined picture would apply to the whole page.
     text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", text, flags=re.DOTALL)
@@ -140,7 +140,7 @@ def _draw_cost(axes: Axes, cost: str, series: dict[str, list[Row]]) -> Callable[
     unit = 1e-6 if cost == "macs" else 1.0
     first = next(iter(series.values()))[0]
     scale = _scale(first.metric)
-    _dress(axes, "MACs (M)" if cost == "macs" else "time per call (ms): median, whisker to p95")
+    dress(axes, "MACs (M)" if cost == "macs" else "time per call (ms): median, whisker to p95")
     axes.set_ylabel(_score_label(first.metric or "score", first.higher_is_better))
     every = [row for rows in series.values() for row in rows]
     tails = [row.p95_ms for row in every if cost == "p50_ms" and row.p95_ms is not None and _finite(row.p95_ms)]
@@ -152,7 +152,7 @@ def _draw_cost(axes: Axes, cost: str, series: dict[str, list[Row]]) -> Callable[
     for (name, rows), (colour, marker) in zip(series.items(), _SERIES * (1 + len(series) // len(_SERIES))):
         place = {row.key: (unit * getattr(row, cost), scale * (row.score or 0.0)) for row in rows}
         front = sorted(place[row.key] for row in Ladder(rows).pareto(cost))
-        axes.plot(*zip(*front), color=colour, linewidth=1.6, zorder=2, label=_plain(name))
+        axes.plot(*zip(*front), color=colour, linewidth=1.6, zorder=2, label=plain(name))
         paths.append(front)
         for row in rows:
             x, y = place[row.key]
@@ -166,7 +166,7 @@ def _draw_cost(axes: Axes, cost: str, series: dict[str, list[Row]]) -> Callable[
             paths.append([(x, y)])
             # The same points recur at the same heights in every series: naming one series is enough.
             if len(every) <= LABELS or rows is next(iter(series.values())):
-                spots.append((x, y, _plain(row.point), MUTED if dominated else INK))
+                spots.append((x, y, plain(row.point), MUTED if dominated else INK))
     axes.margins(y=0.14)
     # A single counted series needs no name; a single timed one does, because times belong to a configuration.
     _legend(axes, list(series) if len(series) > 1 or cost == "p50_ms" else [], hollow)
@@ -197,7 +197,7 @@ def _cost_axis(axes: Axes, costs: Sequence[float]) -> None:
 
 def _legend(axes: Axes, names: Sequence[str], hollow: bool) -> None:
     handles = [
-        Line2D([], [], color=colour, marker=marker, markersize=5, linewidth=1.6, label=_plain(name))
+        Line2D([], [], color=colour, marker=marker, markersize=5, linewidth=1.6, label=plain(name))
         for name, (colour, marker) in zip(names, _SERIES * (1 + len(names) // len(_SERIES)))
     ]
     if hollow:
@@ -227,7 +227,7 @@ def _per_point(metrics: Sequence[dict[str, Any]], part: str, value: str) -> dict
 def _draw_epochs(
     axes: Axes, curves: dict[str, list[tuple[float, float]]], label: str, kept: float | None
 ) -> Callable[[], None]:
-    _dress(axes, "epoch")
+    dress(axes, "epoch")
     axes.set_ylabel(label)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7, min_n_ticks=1))
     axes.margins(x=0.02)
@@ -241,7 +241,7 @@ def _draw_epochs(
         thin += [curve[-1]] if thin[-1] != curve[-1] else []
         dots = "o" if len(thin) <= 12 else ""
         axes.plot(*zip(*thin), color=colour, linewidth=1.5, marker=dots, markersize=3)
-        ends.append((*curve[-1], _plain(name), colour))
+        ends.append((*curve[-1], plain(name), colour))
     if kept is not None:
         axes.axvline(kept, color=MUTED, linewidth=0.8, linestyle=(0, (2, 3)), zorder=1)
         low, high = axes.get_xlim()
@@ -256,16 +256,27 @@ def _draw_epochs(
 # --- shared ---
 
 
-def _render(panels: Sequence[Panel], format: str, title: str = "", paper: str = PAPER) -> bytes:
-    figure = Figure(figsize=(_PANEL[0] * len(panels), _PANEL[1] + (0.3 if title else 0)), dpi=160)
+def render(
+    panels: Sequence[Panel],
+    format: str,
+    title: str = "",
+    paper: str = PAPER,
+    size: tuple[float, float] = _PANEL,  # of a panel, in inches
+    across: int | None = None,  # panels side by side; None: all
+) -> bytes:
+    columns = min(across or len(panels), len(panels))
+    rows = math.ceil(len(panels) / columns)
+    figure = Figure(figsize=(size[0] * columns, size[1] * rows + (0.3 if title else 0)), dpi=160)
     figure.set_layout_engine("constrained", w_pad=0.1, h_pad=0.1, wspace=0.03)
     FigureCanvasAgg(figure)
     # Text stays text, and ids do not change from one drawing to the next. rc_context restores the settings.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "supple"}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # a name in another script must not stop a drawing
         if title:
-            figure.suptitle(_plain(title), x=0.012, ha="left", fontsize=FONT + 2.5, fontweight="bold", color=INK)
-        every = np.atleast_1d(figure.subplots(1, len(panels)))
+            figure.suptitle(plain(title), x=0.012, ha="left", fontsize=FONT + 2.5, fontweight="bold", color=INK)
+        every = [*np.atleast_1d(figure.subplots(rows, columns)).ravel()]
+        for spare in every[len(panels) :]:
+            spare.remove()
         finish = [panel(axes) for axes, panel in zip(every, panels)]
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # from here on a pixel stays where it is
@@ -277,7 +288,7 @@ def _render(panels: Sequence[Panel], format: str, title: str = "", paper: str = 
     return buffer.getvalue()
 
 
-def _dress(axes: Axes, xlabel: str) -> None:
+def dress(axes: Axes, xlabel: str) -> None:
     axes.set_facecolor("none")
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(MUTED)
@@ -291,14 +302,14 @@ def _dress(axes: Axes, xlabel: str) -> None:
 
 def _score_label(metric: str, higher: bool) -> str:
     name = "accuracy (%)" if metric == "accuracy" else metric
-    return _plain(name if higher else f"{name} (lower is better)")
+    return plain(name if higher else f"{name} (lower is better)")
 
 
 def _scale(metric: str | None) -> float:
     return 100.0 if metric == "accuracy" else 1.0
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Text that is drawn as it stands: no formula between dollar signs, nothing that cannot be encoded."""
     return text.encode("utf-8", "replace").decode().replace("$", r"\$").replace("\n", " ")
 

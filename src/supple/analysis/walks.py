@@ -1,0 +1,130 @@
+"""What layers give and add when they stand in different positions (LayerShuffle paper, section 4.3).
+
+Layers and positions count from 1, as everywhere outside the methods.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from supple.analysis.finding import Watch
+from supple.analysis.images import answering, batch
+from supple.evaluate import Dataset, draw
+from supple.methods.shuffle import Shuffle
+from supple.methods.trunk import read_token
+from supple.point import Point
+
+SMOOTHEST, NARROWEST = 1.06, 0.01  # Silverman's factor; the least bandwidth, as a share of the range
+
+
+@dataclass(frozen=True)
+class Walks:
+    """How images went through the layers, in many orders."""
+
+    positions: Tensor  # where each layer stood (images, layers)
+    norms: Tensor  # of what each layer added to the class token (images, layers)
+    outputs: Tensor  # all that the recorded layer gave (images, tokens * width)
+    right: Tensor | None  # variant predict: whether the position of each layer was said rightly (images, layers)
+
+    @property
+    def shares(self) -> Tensor:
+        """The norms of an image, divided by their sum over the layers.
+
+        Departure: the paper says "normalized" and no more.
+        """
+        return self.norms / self.norms.sum(1, keepdim=True).clamp_min(torch.finfo(self.norms.dtype).tiny)
+
+    def shares_at(self, layer: int, position: int) -> Tensor:
+        """Of the images for which the layer stood in this position."""
+        return self.shares[self.positions[:, layer - 1] == position, layer - 1]
+
+    def mean_shares(self) -> Tensor:
+        """(layers, positions); not a number where a layer never stood."""
+        places = range(1, self.positions.shape[1] + 1)
+        return torch.tensor([[float(self.shares_at(n, p).mean()) for p in places] for n in places])
+
+
+def walk(
+    model: Shuffle,
+    data: Dataset,
+    indices: Tensor,
+    layer: int,
+    orders: int,
+    seed: int = 0,
+    watch: Watch | None = None,
+) -> Walks:
+    """Takes images through the layers in random orders, and keeps the whole output of one layer.
+
+    Departure: in the paper every image has an order of its own. Here the images are dealt evenly to so many `orders`,
+    and those that share one go through the layers together, which is quicker; as many orders as images is the paper.
+    """
+    parts = []
+    with answering(model):
+        drawn = draw(model, model.groups["arbitrary"], orders, seed)
+        for point, some in zip(drawn, torch.tensor_split(indices, orders)):
+            x, _ = batch(model, data, some)
+            parts.append(_walk_together(model, x, point, layer))
+            if watch is not None:
+                watch(len(some))
+    right = [part.right for part in parts if part.right is not None]
+    return Walks(
+        torch.cat([part.positions for part in parts]),
+        torch.cat([part.norms for part in parts]),
+        torch.cat([part.outputs for part in parts]),
+        torch.cat(right) if right else None,
+    )
+
+
+def _walk_together(model: Shuffle, x: Any, point: Point, recorded: int) -> Walks:
+    how = "class" if model.trunk.class_token else "mean"
+    positions = torch.zeros(len(x), model.count, dtype=torch.long)
+    norms, outputs = torch.zeros(len(x), model.count), torch.empty(0)
+    for layer, position, before, after in follow(model, x, point):
+        positions[:, layer - 1] = position
+        norms[:, layer - 1] = added(before, after, how).float().cpu()
+        if layer == recorded:
+            outputs = after.flatten(1).float().cpu()
+    return Walks(positions, norms, outputs, _said_rightly(model, x, point, positions))
+
+
+def follow(model: Shuffle, x: Any, point: Point) -> Iterator[tuple[int, int, Tensor, Tensor]]:
+    """Layer, position, and the state before and after it, in the order of the point."""
+    state = model.trunk.stem(x)
+    for position, layer in enumerate(model.sequence(point), 1):
+        before, state = state, model.layer(state, layer - 1, position - 1)
+        yield layer, position, before, state
+
+
+def added(before: Tensor, after: Tensor, how: str = "class") -> Tensor:
+    """L2 norm of what a layer added to the class token; to the mean token where there is no class token."""
+    norms: Tensor = torch.linalg.vector_norm(read_token(after, how) - read_token(before, how), dim=1)
+    return norms
+
+
+def _said_rightly(model: Shuffle, x: Any, point: Point, positions: Tensor) -> Tensor | None:
+    (output,) = model.run(x, (point,))
+    if "position" not in output.aux:
+        return None
+    said = output.aux["position"].argmax(2).cpu()  # by position: (batch, positions)
+    return (said == torch.arange(said.shape[1])).gather(1, positions - 1)
+
+
+def densities(walks: Walks, at: np.ndarray) -> np.ndarray:
+    """Estimated densities of the shares (layers, positions, places): Gaussian kernels, Silverman's bandwidth.
+
+    All zero where a layer never stood in a position.
+    """
+    count = walks.positions.shape[1]
+    found = np.zeros((count, count, len(at)))
+    for layer in range(count):
+        for position in range(count):
+            values = walks.shares_at(layer + 1, position + 1).double().numpy()
+            if len(values):
+                width = max(SMOOTHEST * values.std() * len(values) ** -0.2, NARROWEST * float(at[-1] - at[0]))
+                kernels = np.exp(-0.5 * ((at[:, None] - values) / width) ** 2)
+                found[layer, position] = kernels.mean(1) / (width * np.sqrt(2 * np.pi))
+    return found
