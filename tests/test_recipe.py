@@ -53,9 +53,11 @@ def twin(net: str, data: str, suffix: str) -> str:
 
 
 def architectures() -> dict[str, list[str]]:
-    """The files by what they build: profiling is for each network once. (test_paper_count.py does it for SL-ViT.)"""
+    """The files by what they build: profiling is for each network once. (Of the papers named here, others do it:
+    test_paper_count.py and test_depth_recipes.py.)
+    """
     found = defaultdict(list)
-    for name in (name for name in FILES if not name.startswith("sl_vit/")):
+    for name in (name for name in FILES if not name.startswith(("sl_vit/", "layershuffle/", "dynamic/"))):
         recipe = recipe_at(name)
         data = (recipe.data.name, recipe.data.classes, recipe.data.size, recipe.data.channels)
         found[repr((data, recipe.backbone, recipe.method))].append(name)

@@ -18,7 +18,7 @@ from supple.backbones.vit_cifar import VitCifar
 from supple.cost import count_params, mean_macs, profile
 from supple.errors import PointError, RecipeError
 from supple.methods import build
-from supple.methods.shuffle import Shuffle, Tell, groups_of, position_loss, quarters, spread
+from supple.methods.shuffle import Position, Shuffle, groups_of, position_loss, quarters, spread
 from supple.model import Output
 from supple.point import FULL, Point
 from supple.recipe import make_recipe
@@ -161,14 +161,14 @@ def test_samples_that_leave_do_not_change_those_that_stay(variant, seed):
 
 def test_a_position_by_hand():
     """A norm of two numbers leaves a sign each: (z, e) becomes (1, -1) where z > e, and (-1, 1) where z < e."""
-    tell = Tell(width=1, embedding=1, dropout=0.0)
+    told = Position(width=1, own=0, embedding=1, dropout=0.0)
     with torch.no_grad():
-        tell.project.weight.copy_(torch.tensor([[0.5, -1.5]]))
-        tell.project.bias.fill_(0.25)
+        told.project.weight.copy_(torch.tensor([[0.5, -1.5]]))
+        told.project.bias.fill_(0.25)
     state = torch.tensor([[[3.0]]])
     expected = [3 + F.gelu(torch.tensor(number)).item() for number in (0.5 + 1.5 + 0.25, -0.5 - 1.5 + 0.25)]
     table = torch.tensor([[-9.0], [9.0]])
-    assert [tell(state, table, position).item() for position in (0, 1)] == pytest.approx(expected, abs=1e-4)
+    assert [told(state, table, position).item() for position in (0, 1)] == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.parametrize("table", ["shared", "per_layer"])
@@ -178,7 +178,7 @@ def test_a_layer_is_told_where_it_stands_among_those_that_run(table):
     assert torch.equal(model.layer(state, 2, 0), model.layer(state, 2, 3))  # tables begin at zero
     moved(model)
     assert not torch.allclose(model.layer(state, 2, 0), model.layer(state, 2, 3))
-    first, third = (part.tell for part in (model.positions[0], model.positions[2]))
+    first, third = model.positions[0], model.positions[2]
     tables = [model.table] * 2 if table == "shared" else [model.positions[2].table, model.positions[0].table]
     by_hand = model.trunk.blocks[0](first(model.trunk.blocks[2](third(state, tables[0], 0)), tables[1], 1))
     assert torch.equal(model(X, Point(layers=(3, 1))), model.trunk.head(by_hand))
@@ -204,8 +204,8 @@ def test_a_table_survives_save_and_load(table, tmp_path):
 def test_a_projection_of_zero_tells_nothing():
     model = moved(Shuffle(small(), variant="position"))
     for part in model.positions:
-        nn.init.zeros_(part.tell.project.weight)
-        nn.init.zeros_(part.tell.project.bias)
+        nn.init.zeros_(part.project.weight)
+        nn.init.zeros_(part.project.bias)
     for point in (FULL, Point(layers=(3, 1, 2))):
         assert torch.equal(model(X, point), Shuffle(model.backbone)(X, point))
 
@@ -407,13 +407,13 @@ def test_the_mean_cost_of_a_group_is_that_of_its_points():
 @pytest.mark.parametrize(("table", "extra"), [("per_layer", 7_405_824), ("shared", 12 * 616_768 + 384)])
 def test_position_adds_the_parameters_and_macs_of_the_arithmetic(table, extra):
     model = paper(variant="position", table=table)
-    assert count_params(model.positions[0].tell.parameters()) == 616_768
+    one = model.positions[0]
+    assert count_params([*one.norm.parameters(), *one.project.parameters()]) == 616_768
     assert count_params(model.parameters()) == 86_567_656 + extra
     three, full = profile(model, [Point(layers=(2, 3, 1)), FULL])
     assert three.macs == STEM + HEAD + 3 * (BLOCK + 121_036_800)
     assert full.macs == STEM + HEAD + 12 * (BLOCK + 121_036_800)
-    rows = 12 * 32  # a run uses one row for each layer
-    assert (full.params, full.extra_params) == (86_567_656 + 12 * 616_768 + rows, 0)
+    assert (full.params, full.extra_params) == (86_567_656 + extra, 0)
 
 
 def test_predict_adds_parameters_for_training_alone():

@@ -72,7 +72,7 @@ class Shuffle(FlexibleModel):
     def layer(self, state: Tensor, layer: int, position: int) -> Tensor:
         """Runs a layer in a position; both count from 0."""
         if self.variant == "position":
-            state = self.positions[layer].tell(state, self.table_of(layer), position)  # type: ignore[operator]
+            state = self.positions[layer](state, self.table_of(layer), position)
         result: Tensor = self.trunk.blocks[layer](state)
         return result
 
@@ -175,43 +175,40 @@ class Shuffle(FlexibleModel):
         block: nn.Module = self.trunk.blocks[layer]
         if self.variant != "position":
             return block
-        return At(self.positions[layer].tell, self.table_of(layer)[position], block)  # type: ignore[arg-type]
+        return At(self.positions[layer], self.table, position, block)  # type: ignore[arg-type]
 
 
 class Position(nn.Module):
-    """What tells one layer its position: a table of `own` rows, if it does not share one, and a projection."""
+    """Tells a layer its position: z + Dropout(GELU(LN(concat(z, e)) W)), where e is the position's row of a table.
+
+    A table of its own has `own` rows; 0: the layers share one, which lies elsewhere.
+    """
 
     def __init__(self, width: int, own: int, embedding: int, dropout: float) -> None:
         super().__init__()
         self.table = nn.Parameter(torch.zeros(own, embedding)) if own else None
-        self.tell = Tell(width, embedding, dropout)
-
-
-class Tell(nn.Module):
-    """z + Dropout(GELU(LN(concat(z, e)) W)), where e is the row of a position."""
-
-    def __init__(self, width: int, embedding: int, dropout: float) -> None:
-        super().__init__()
         self.norm = nn.LayerNorm(width + embedding)
         self.project = nn.Linear(width + embedding, width)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, state: Tensor, table: Tensor, position: int) -> Tensor:
-        both = torch.cat([state, table[position].expand(*state.shape[:2], -1)], 2)
-        result: Tensor = state + self.dropout(F.gelu(self.project(self.norm(both))))
+        told = table[position].expand(*state.shape[:2], -1)
+        result: Tensor = state + self.dropout(F.gelu(self.project(self.norm(torch.cat([state, told], 2)))))
         return result
 
 
 class At(nn.Module):
-    """A layer that stands in one position for good: of the table, one row is left."""
+    """A layer that stands in one position for good: of a table for all, one row is left."""
 
-    def __init__(self, tell: Tell, embedding: Tensor, block: nn.Module) -> None:
+    def __init__(self, told: Position, shared: Tensor | None, position: int, block: nn.Module) -> None:
         super().__init__()
-        self.tell, self.block = tell, block
-        self.table = nn.Parameter(embedding.detach()[None])
+        self.told, self.block = told, block
+        self.row = None if shared is None else nn.Parameter(shared.detach()[position : position + 1])
+        self.position = position if shared is None else 0
 
     def forward(self, state: Tensor) -> Tensor:
-        result: Tensor = self.block(self.tell(state, self.table, 0))
+        table = self.told.table if self.row is None else self.row
+        result: Tensor = self.block(self.told(state, table, self.position))
         return result
 
 
