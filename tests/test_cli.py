@@ -408,7 +408,14 @@ def test_list_knows_every_name_and_every_recipe_it_lists_can_be_loaded(command):
     names = command("list", "--json").json
     assert set(names) == {"backbones", "methods", "losses", "data", "sampling", "recipes"}
     assert {"msdnet", "mobilenet_v1"} <= set(names["backbones"])
-    assert names["methods"] == {"exits": ["at", "branch", "way"], "slim": ["widths", "divisor"], "whole": ["learn"]}
+    assert names["methods"] == {
+        "exits": ["at", "branch", "way"],
+        "slim": ["widths", "divisor"],
+        "shuffle": ["variant", "table", "embedding", "dropout", "weight", "drop"],
+        "dense": ["dropout", "read"],
+        "skip": ["gate", "target", "weight", "oracle", "inputs", "dropout", "read", "last_always_on"],
+        "whole": ["learn"],
+    }
     assert {"digits", "cifar10", "cifar100", "folder"} <= set(names["data"])
     objectives, networks = ("none", "ipkd", "ta1", "tam"), ("msdnet", "mobilenet")
     for network in networks:
