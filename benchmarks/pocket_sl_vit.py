@@ -9,7 +9,6 @@ seed, what the branches read is computed once per seed (runs/pocket/sl_vit/featu
 
 import argparse
 import json
-import math
 import shutil
 import statistics
 import subprocess
@@ -19,6 +18,7 @@ from pathlib import Path
 
 import torch
 
+from spread import interval, spread
 from supple.assemble import data_of
 from supple.checkpoint import load
 from supple.cost import profile
@@ -52,7 +52,6 @@ PAIRS = (
     ("C11", "sl_vit", "cnn_distilled"),
     ("C13", "no_residual", "sl_vit"),
 )
-T95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # Student's t, two-sided, by number of seeds
 
 
 def folder(arm: str, seed: int) -> Path:
@@ -78,10 +77,6 @@ def run(arm: str, seed: int) -> None:
 def scores(arm: str, seed: int) -> dict[str, float]:
     points = json.loads((folder(arm, seed) / "ladder.json").read_text())["points"]
     return {row["point"]: 100 * row["score"] for row in points}
-
-
-def spread(values: list[float]) -> str:
-    return f"{statistics.fmean(values):.2f}" + (f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else "")
 
 
 def accuracies(arms: list[str], seeds: list[int]) -> str:
@@ -110,13 +105,6 @@ def differences(arms: list[str], seeds: list[int]) -> str:
         gains = [[scores("sl_vit", s)[p] - scores("cnn", s)[p] for p in ("exit=1", "exit=2")] for s in seeds]
         lines.append(f"| C6 | gain at exit 1 - gain at exit 2 | {interval([a - b for a, b in gains])} | | |")
     return "\n".join(lines)
-
-
-def interval(values: list[float]) -> str:
-    mean = statistics.fmean(values)
-    if len(values) not in T95:
-        return f"{mean:+.2f}"
-    return f"{mean:+.2f} ± {T95[len(values)] * statistics.stdev(values) / math.sqrt(len(values)):.2f}"
 
 
 @torch.inference_mode()
