@@ -18,7 +18,7 @@ from supple.methods.branch_choice import BRANCHES, affordable, checked_branch, m
 from supple.methods.branches import Cnn, EncoderLayer, Linear, SelfAttention, SlVit, automatic_patch
 from supple.recipe import options
 
-# The taps of the paper (arithmetic.md 1.1). ResNet152 b1 and DenseNet201 b1 have the same size.
+# The taps of the paper. ResNet152 b1 and DenseNet201 b1 have the same size.
 RN1 = Tap("nchw", 128, 28, 28)
 DN2 = Tap("nchw", 256, 28, 28)
 RN2 = Tap("nchw", 512, 28, 28)
@@ -480,12 +480,12 @@ def test_the_grid_of_what_is_affordable_is_complete():
 
 
 def test_the_rule_allows_23_heads_on_branch_2_of_resnet152_but_not_the_24_of_table_3():
-    """arithmetic.md 1.4: 23 stays below the CNN branch."""
+    """23 stays below the CNN branch."""
     assert [row["heads"] for row in affordable(RN2, 10, d=(32,), heads=(22, 23, 24))] == [23, 22]
 
 
 def test_the_rule_allows_inception_v3_on_cifar_100_only_after_rounding():
-    """arithmetic.md 1.4: d=36 with 8 heads is above its CNN by 1 240."""
+    """d=36 with 8 heads is above its CNN by 1 240."""
     limit = params("cnn", IV3, 100)
     assert affordable(IV3, 100, d=(36,), heads=(8,)) == affordable(IV3, 100, limit + 1_239, (36,), (8,)) == []
     assert len(affordable(IV3, 100, limit + 1_240, (36,), (8,))) == 1

@@ -11,11 +11,13 @@ from PIL import Image
 
 from supple import FULL, Point, checkpoint, load
 from supple.assemble import data_of, load_data
-from supple.calibrate import Goal, calibrate, counted_costs, observe
+from supple.calibrate import Goal, _remark, calibrate, counted_costs, observe
 from supple.cost import profile
 from supple.early import run_policy
 from supple.errors import CheckpointError, DataError, RecipeError
+from supple.judge import Fitted, Outcome
 from supple.policies import Confident, sure_above
+from supple.stopping import Aim
 from tiny import tiny_recipe
 
 
@@ -176,8 +178,9 @@ def test_calibrate_prints_the_policy_as_json_alone_or_as_tables(command, exits_c
     assert said.json["measure"] == "margin"
     told = command("calibrate", exits_copy, "--budget-macs", "0.7x", "--measure", "entropy", "--keep-dominated")
     lines = told.out.splitlines()
-    assert [line.split()[0] for line in lines[:4]] == ["point", "exit=1", "exit=2", "full"]
-    assert [line.split()[0] for line in lines[6:8]] == ["expected", "achieved"]
+    assert lines[0].startswith("goal: budget macs 0.7x: ")
+    assert [line.split()[0] for line in lines[2:6]] == ["point", "exit=1", "exit=2", "full"]
+    assert [line.split()[0] for line in lines[8:10]] == ["expected", "achieved"]
     assert lines[-1] == f"Use it: supple predict {exits_copy} FILES --confident"
     assert "Stopping when sure" in (exits_copy / "report.html").read_text()
 
@@ -267,8 +270,12 @@ def test_a_damaged_policy_is_refused_by_name_with_the_cure(calibrated, tmp_path,
 
 def test_predict_confident_stops_as_the_policy_says_and_gives_its_reason(calibrated, tmp_path, command, image):
     run = Path(shutil.copytree(calibrated, tmp_path / "run"))
-    for threshold, point, reason in ((0.0, "exit=1", "confident"), (None, "full", "full")):
-        changed = {"points": ["exit=1", "full"], "thresholds": [threshold], "temperatures": [2.0, 0.5]}
+    for threshold, last, point, reason in (
+        (0.0, "full", "exit=1", "confident"),
+        (None, "full", "full", "full"),
+        (None, "exit=2", "exit=2", "budget"),  # nobody was sure, and the policy goes no deeper
+    ):
+        changed = {"points": ["exit=1", last], "thresholds": [threshold], "temperatures": [2.0, 0.5]}
         (run / "policy.json").write_text(json.dumps(document_of(run) | changed))
         said = command("predict", run, image, "--confident", "--json")
         (answer,) = said.json["predictions"]
@@ -293,15 +300,36 @@ def test_predict_with_a_least_confidence_needs_no_policy(exits_run, command, ima
 
 
 @pytest.mark.parametrize("first", [("--confident",), ("--min-confidence", "0.5")])
-@pytest.mark.parametrize("second", [("--point", "full"), ("--deadline-ms", "9"), ("--budget-macs", "9")])
+@pytest.mark.parametrize("second", [("--point", "full"), ("--deadline-ms", "9"), ("--budget-macs", "9x")])
 def test_stopping_when_sure_does_not_go_with_another_limit(calibrated, command, image, first, second):
     command("predict", calibrated, image, *first, *second).refused(2, "more than one of", "Give one")
 
 
-def test_a_least_confidence_outweighs_the_stored_policy(calibrated, command, image):
-    said = command("predict", calibrated, image, "--confident", "--min-confidence", "0", "--json")
-    assert said.json["predictions"][0]["point"] == "exit=1"
+def test_a_least_confidence_does_not_go_with_the_stored_policy(calibrated, command, image):
+    command("predict", calibrated, image, "--confident", "--min-confidence", "0").refused(2, "more than one of")
     command("predict", calibrated, image, "--min-confidence", "1.5").refused(2, "--min-confidence")
+
+
+def test_the_cheapest_point_need_not_be_the_first(exits_run):
+    """A first exit whose branch costs more than the rest of the network."""
+    model, goal = load(exits_run), Goal.parse("budget_macs", "1x")
+    data = data_of(exits_run).val
+    dear = {Point(exit=1): 900.0, Point(exit=2): 500.0, FULL: 100.0}
+    costs = lambda points: [dear[point] for point in points]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("supple.calibrate.counted_costs", lambda model: (costs, costs))
+        found = calibrate(model, data, goal)
+        assert (found["points"], found["achieved"]["cost"]) == (["full"], 100.0)
+        with pytest.raises(RecipeError, match=r"99 MACs is below the cheapest possible: 100 MACs, .* at full"):
+            calibrate(model, data, Goal.parse("budget_macs", "0.99x"))
+
+
+def test_a_missed_goal_is_said_so():
+    half = Outcome(100, 12.0, 0.1, 0.5, 0.6, 0.01, torch.zeros(100))
+    fitted = Fitted(Confident((Point(exit=1), FULL), (0.5,), (1.0, 1.0)), [1.0, 2.0], [1.0, 1.0], {})
+    assert _remark(fitted, Aim(budget=10.0), half) == "Goal missed on the other half: 20.0 % over the budget."
+    assert _remark(fitted, Aim(drop=0.05), half) == "Goal missed on the other half: 10.0 points below the full model."
+    assert _remark(fitted, Aim(budget=12.0), half) == _remark(fitted, Aim(drop=0.1), half) == ""
 
 
 def test_never_survives_the_way_through_the_file(calibrated, tmp_path):

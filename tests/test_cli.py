@@ -21,6 +21,7 @@ from torch.testing import assert_close
 import supple.train
 from supple import Point, checkpoint, files, load
 from supple.assemble import load_data
+from supple.backbones import BACKBONES
 from supple.cli import VERBS, app, main, overview
 from supple.cli.app import EXAMPLES
 from supple.errors import SuppleError
@@ -111,7 +112,7 @@ assert not heavy & set(sys.modules), heavy & set(sys.modules)
 
 # --- profile ----------------------------------------------------------------------------------------------------------
 
-# papers: section 5 of arithmetic.md. point: macs, macs_through, params.
+# point: macs, macs_through, params.
 PUBLISHED = {
     "msdnet_cifar10_none": {
         "exit=1": (14_955_776, 14_955_776, 422_266),
@@ -315,7 +316,8 @@ def test_predict_names_the_point_that_ran_and_why(command, laddered, image, word
     said = command("predict", laddered, image, *words, "--json")
     (answer,) = said.json["predictions"]
     assert said.err == ""
-    assert set(answer) == {"file", "label", "scores", "point", "reason", "elapsed_ms", "in_time"}
+    limits = {"in_time", "within_budget"}
+    assert set(answer) == {"file", "label", "scores", "point", "reason", "elapsed_ms", *limits}
     assert (answer["file"], answer["point"], answer["reason"]) == (str(image), point, reason)
     assert answer["elapsed_ms"] > 0
 
@@ -326,6 +328,34 @@ def test_predict_names_the_point_that_ran_and_why(command, laddered, image, word
     assert [score["label"] for score in answer["scores"]] == [label for _, label in expected]
     assert_close([score["score"] for score in answer["scores"]], [chance for chance, _ in expected])
     assert answer["label"] == expected[0][1]
+
+
+def test_predict_says_so_when_no_point_keeps_the_limit(command, laddered, image):
+    for words, kept in (
+        (("--budget-macs", "1"), False),
+        (("--budget-macs", "2e2"), True),
+        (("--budget-macs", "9x"), True),
+    ):
+        (answer,) = command("predict", laddered, image, *words, "--json").json["predictions"]
+        assert answer["within_budget"] is kept
+        assert ("missed" in command("predict", laddered, image, *words).out) is not kept
+    assert "deadline, missed" in command("predict", laddered, image, "--deadline-ms", "0.001").out
+    command("predict", laddered, image, "--budget-macs", "half").refused(2, "--budget-macs", '"half"', "0.5x")
+
+
+def test_a_module_of_the_users_is_imported_before_a_verb_runs(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine_to_register.py").write_text(
+        "from supple.backbones import BACKBONES\nBACKBONES['mine'] = BACKBONES['mobilenet_v1']\n"
+    )
+    text = "data: {name: generated}\nbackbone: {name: mine, channels: [8, 8], strides: [2]}\nmethod: {name: slim}\n"
+    (tmp_path / "r.yaml").write_text(text)
+    command("profile", "r.yaml").refused(2, '"mine" is unknown', "--import MODULE")
+    try:
+        assert "width=0.5" in command("profile", "r.yaml", "--import", "mine_to_register").out
+    finally:
+        BACKBONES.pop("mine", None)
+    command("profile", "r.yaml", "--import", "no_such_module").refused(2, "no_such_module", "Name a Python module")
 
 
 def test_predict_measures_and_counts_for_itself_what_the_ladder_lacks(command, monkeypatch, exits_copy, image):
@@ -406,7 +436,7 @@ def test_report_writes_the_page_and_the_curve(command, exits_copy):
 
 def test_list_knows_every_name_and_every_recipe_it_lists_can_be_loaded(command):
     names = command("list", "--json").json
-    assert set(names) == {"backbones", "methods", "losses", "data", "sampling", "recipes"}
+    assert set(names) == {"backbones", "methods", "branches", "losses", "data", "sampling", "recipes"}
     assert {"msdnet", "mobilenet_v1"} <= set(names["backbones"])
     assert names["methods"] == {
         "exits": ["at", "branch", "way"],

@@ -1,4 +1,4 @@
-"""The counter against the papers' integers (arithmetic.md 5.1 and 5.2) and against counts by hand."""
+"""The counter against the papers' integers and against counts by hand."""
 
 import pytest
 import torch

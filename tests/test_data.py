@@ -481,6 +481,12 @@ def test_relative_roots_are_looked_for_in_four_places(tmp_path: Path, monkeypatc
 # Folders
 
 
+def test_images_are_read_in_inference_mode_too(tmp_path: Path) -> None:
+    root = class_folders(tmp_path, {"cat": 20, "dog": 20})
+    with torch.inference_mode():
+        assert len(load("folder", root=str(root)).train) > 0
+
+
 def test_plain_class_folders_are_split_without_overlap(tmp_path: Path) -> None:
     root = class_folders(tmp_path, {"cat": 40, "dog": 20, "owl": 20})
     data = load("folder", root=str(root), holdout=0.25, warn=silent)

@@ -323,7 +323,7 @@ def test_features_survive_a_move_between_devices():
 
     moved = to_device((Features((torch.zeros(2), torch.ones(2))), torch.ones(2)), torch.device("meta"))
     assert isinstance(moved[0], Features)
-    assert moved[0].cuts[1].is_meta
+    assert moved[0].outputs[1].is_meta
 
 
 # --- search -----------------------------------------------------------------------------------------------------------
@@ -390,3 +390,66 @@ def test_a_branch_that_costs_more_than_the_rest_of_the_network_is_warned_of(comm
     assert "warning: exit=1 costs" in said.err
     assert "more than the rest of the network" in said.err
     assert "warning" not in command("profile", path, "method.branch=linear").err
+
+
+# --- what a user may get wrong in Python ------------------------------------------------------------------------------
+
+
+class Two(nn.Module):
+    """Small, with a place to cut: `a`."""
+
+    def __init__(self, end: Any = None) -> None:
+        super().__init__()
+        self.a, self.b = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3)
+        self.c, self.end = nn.Linear(4, 10), end
+
+    def forward(self, x: torch.Tensor) -> Any:
+        logits = self.c(self.b(self.a(x)).mean((2, 3)))
+        return {"logits": logits} if self.end == "dict" else logits[..., None] if self.end == "deep" else logits
+
+
+class Pair(Two):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
+        return super().forward(x + y)
+
+
+SHAPE = (3, 16, 16)
+
+
+@pytest.mark.parametrize(
+    ("network", "words", "named"),
+    [
+        (Two(), {"at": ["a"], "way": "frozen"}, ('method.way is "frozen"', "classifier_wise")),
+        (Two(), {"at": ["a"], "num_classes": 5}, ("gives 10 numbers", "num_classes is 5")),
+        (Two(), {"at": ["a"], "num_classes": -5}, ("num_classes is -5",)),
+        (Two("dict"), {"at": ["a"]}, ("gives dict", "logits alone")),
+        (Two("deep"), {"at": ["a"]}, ("shape (2, 10, 1)", "logits alone")),
+        (Pair(), {"at": ["a"]}, ("Pair", "input")),
+        (Two(), {"at": ["a"], "input_shape": (1, 16, 16)}, ("(1, 16, 16)",)),
+        (Two(), {"at": ["a"], "input_shape": (3, 16, 16, 2)}, ("(3, 16, 16, 2)",)),
+        (Two(), {"at": ["a"], "branch": nn.Linear(2, 2)}, ("Linear is no branch", "sl_vit")),
+        (Two(), {"at": ["a", "b"], "branch": {"name": "sl_vit", "patch": 5}}, ("at a:", "does not divide")),
+        (Two(), {"at": ["a", "a"]}, ("a is named twice",)),
+        (Two(), {"at": "z"}, ('"z"',)),
+    ],
+)
+def test_a_slip_in_python_is_refused_with_the_reason(network, words, named):
+    with pytest.raises(RecipeError) as caught:
+        supple.exits(network, **{"input_shape": SHAPE, **words})
+    assert all(word in f"{caught.value.cause} {caught.value.cure}" for word in named), caught.value.cause
+
+
+def test_one_name_is_a_cut_and_the_places_are_listed():
+    network = Two()
+    assert [place.name for place in supple.cuts(network, SHAPE)] == ["a", "b"]
+    model = supple.exits(network, "a", input_shape=SHAPE)
+    assert model.points == (Point(exit=1), FULL)
+    assert model(torch.randn(2, *SHAPE), Point(exit=1)).shape == (2, 10)
+    assert len(model.ladder) == 0
+    assert not any(parameter.requires_grad for parameter in network.parameters())
+
+
+@torch.inference_mode()
+def test_a_network_is_cut_in_inference_mode_too():
+    model = supple.exits(Two(), "a", input_shape=SHAPE)
+    assert model(torch.randn(2, *SHAPE)).shape == (2, 10)

@@ -112,7 +112,7 @@ def test_the_backbones_without_their_top_have_the_operations_of_the_arithmetic(n
 FOLDER = Path(__file__).parents[1] / "recipes" / "sl_vit"
 FILES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 DATA = {"cifar10": 10, "cifar100": 100, "speech_commands": 12, "gtzan": 10}
-# MACs up to each tap, its channels and side (arithmetic 1.1).
+# MACs up to each tap, its channels and side.
 NETS = {
     "resnet152": ((811_646_976, 128, 28), (2_609_954_816, 512, 28)),
     "densenet201": ((1_261_223_936, 128, 28), (2_076_884_992, 256, 28)),
@@ -263,7 +263,7 @@ def test_tables_4_to_7_print_the_same(data, net):
         assert vit_cost.flops < cnn_cost.flops
 
 
-# Table 11: accuracy, parameters (M), FLOPS (B); and the exact parameters of arithmetic 1.2.
+# Table 11: accuracy, parameters (M), FLOPS (B).
 ABLATIONS = {
     "heads_1": ("67.92 0.55 1.64", 545_706),
     "heads_2": ("68.65 0.55 1.64", 549_898),

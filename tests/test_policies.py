@@ -12,7 +12,6 @@ from supple.errors import CheckpointError, PointError
 from supple.ladder import Ladder, Row
 from supple.point import FULL, Point
 from supple.policies import (
-    POLICIES,
     Confident,
     choose_point,
     first_sure,
@@ -194,8 +193,3 @@ def test_random_budgets_are_the_mean_over_exits_and_pay_for_the_chosen_exit_only
         torch.tensor([[1.0, 0.0]]).expand(1000, 2), (0.0, 1.0), torch.Generator().manual_seed(2)
     )
     assert_close(sure + paid, 1.0)
-
-
-def test_every_policy_of_the_registry_is_a_function_of_this_module():
-    assert set(POLICIES) == {"fixed", "confident", "budgeted", "anytime"}
-    assert {policy.__module__ for policy in POLICIES.values()} == {"supple.policies"}

@@ -84,7 +84,7 @@ def test_a_recipe_builds_its_model_without_its_data(name: str, monkeypatch: pyte
     assert len(model.points) == (1 if recipe.method["name"] == "whole" else count)
 
 
-# arithmetic.md 5.1 and 5.2: MACs alone, MACs with all classifiers passed, parameters; CIFAR-10 and CIFAR-100.
+# MACs alone, MACs with all classifiers passed, parameters; CIFAR-10 and CIFAR-100.
 COUNTS = {
     ("msdnet", "cifar10"): {
         "exit=1": (14_955_776, 14_955_776, 422_266),

@@ -72,7 +72,7 @@ def test_at_224_pixels_everything_but_the_classifier_costs_what_the_arithmetic_s
     assert count_macs(lambda: net(image()[:1])) == MACS[name] + top.in_features * 1000
 
 
-TAPS = {  # MACs up to the tensor, and its shape: section 1.1 of the arithmetic
+TAPS = {  # MACs up to the tensor, and its shape
     ("resnet_v1", "conv12"): (811_646_976, (128, 28, 28)),
     ("resnet_v1", "conv36"): (2_609_954_816, (512, 28, 28)),
     ("densenet", "transition1"): (1_261_223_936, (128, 28, 28)),

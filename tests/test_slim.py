@@ -58,7 +58,7 @@ def test_training_one_width_leaves_the_norms_of_the_others_alone():
 
 
 def test_a_width_equals_the_stand_alone_network_with_the_first_channels():
-    """arithmetic.md 6.3: slimmable width w == stand-alone net with the first channels."""
+    """slimmable width w == stand-alone net with the first channels."""
     model = make().eval()
     alone = MobileNetV1(num_classes=4, multiplier=0.5, **LAYOUT).eval()
     with torch.no_grad():

@@ -90,6 +90,20 @@ def test_more_budget_never_means_less_cost_expected_and_a_generous_one_reaches_t
     assert spent[-1].accuracy >= spent[-1].full_accuracy - spent[-1].drop_error
 
 
+def test_one_point_that_the_labels_prefer_answers_everything():
+    """Exits that are sure and mostly wrong foretell much and keep little: full is within the budget, and better."""
+    rng = torch.Generator().manual_seed(0)
+    labels = torch.randint(10, (400,), generator=rng)
+    truth = torch.nn.functional.one_hot(labels, 10).float()
+    guess = torch.nn.functional.one_hot(torch.randint(10, (400,), generator=rng), 10).float()
+    sure = torch.rand(400, 1, generator=rng)
+    first = 2 * guess * (sure < 0.9) + 2 * truth * (sure >= 0.9)
+    half = Half((Point(exit=1), FULL), [first, 0.5 * truth + 0.1 * guess], labels)
+    fitted = fit(half, Aim(budget=1e9), lambda points: [10.0, 100.0][-len(points) :])
+    outcome = judge(fitted, half)
+    assert outcome.accuracy >= outcome.full_accuracy - outcome.drop_error
+
+
 # --- labels -----------------------------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from supple.backbones.places import cuts
     from supple.checkpoint import load
     from supple.errors import PointError, SuppleError
     from supple.ladder import Ladder, Row
@@ -23,11 +24,13 @@ __all__ = [
     "Row",
     "Stage",
     "SuppleError",
+    "cuts",
     "exits",
     "load",
 ]
 
 _HOME = {
+    "supple.backbones.places": ("cuts",),
     "supple.checkpoint": ("load",),
     "supple.errors": ("PointError", "SuppleError"),
     "supple.ladder": ("Ladder", "Row"),

@@ -31,10 +31,15 @@ class Answer:
     reason: str
     elapsed_ms: float  # decoding included
     in_time: bool | None = None  # whether the deadline was met, where there was one
+    within_budget: bool | None = None  # whether the point keeps the budget, where there was one
 
     def to_json(self) -> dict[str, Any]:
         scores = [{"label": label, "score": score} for label, score in self.scores.items()]
         return {**asdict(self), "scores": scores}
+
+    def why(self) -> str:
+        """The reason for people: with a word where the limit was too tight for any point."""
+        return f"{self.reason}, missed" if False in (self.in_time, self.within_budget) else self.reason
 
 
 def gather(names: Iterable[str]) -> list[Path]:
@@ -64,8 +69,9 @@ def classify(
 ) -> Iterator[Answer | DataError]:
     """One answer per file, in order; a file that cannot be read gives its error instead.
 
-    With a policy each file stops at the first point that is sure, for the reason `confident`, or else is answered by
-    the full model, for the reason `full`; its scores are at that point's temperature.
+    With a policy each file stops at the first point that is sure, for the reason `confident`. What no point is sure of
+    is answered by the policy's last one: the full model, for the reason `full`, or the deepest that its budget allows,
+    for the reason `budget`. Scores are at the point's temperature.
     """
     ladder, key = model.ladder if len(model.ladder) else Ladder(profile(model)), {}
     if deadline_ms is not None:
@@ -88,13 +94,19 @@ def classify(
             stopped = run_policy(model, x, policy)
             place = int(stopped.exits[0])
             point = policy.points[place]
-            reason = "full" if point == FULL else "confident"
+            left_over = place == len(policy.thresholds) and place > 0
+            reason = "full" if point == FULL else "budget" if left_over else "confident"
             chances = (stopped.logits[0] / policy.temperatures[place]).softmax(0)
         best = chances.topk(min(5, len(model.classes)))
         scores = {model.classes[i]: p for i, p in zip(best.indices.tolist(), best.values.tolist())}
         elapsed = 1000 * (time.perf_counter() - start)
         in_time = None if deadline_ms is None else elapsed <= deadline_ms
-        yield Answer(str(file), next(iter(scores)), scores, str(point), reason, elapsed, in_time)
+        within = None if budget_macs is None else _ceiling(ladder, point) <= budget_macs
+        yield Answer(str(file), next(iter(scores)), scores, str(point), reason, elapsed, in_time, within)
+
+
+def _ceiling(ladder: Ladder, point: Point) -> float:
+    return next((row.ceiling or 0 for row in ladder if row.point == str(point)), 0)
 
 
 def warm_up(model: FlexibleModel) -> None:

@@ -97,7 +97,7 @@ def calibrate(
         some = chosen[theirs][torch.randperm(len(theirs), generator=rng)[:TIMED]]
         achieved = replace(achieved, cost=_achieved_ms(model, fitted, achieved, data, some))
         about |= {"machine": machine(), "threads": torch.get_num_threads()}
-    about |= {"full_cost": footing.full, "remark": _remark(fitted, goal)}
+    about |= {"full_cost": footing.full, "remark": _remark(fitted, footing.aim, achieved)}
     return {**about, **describe(model, fitted, first, expected, achieved, second.labels)}
 
 
@@ -113,19 +113,21 @@ class _Footing:
 
 def _footing(model: FlexibleModel, goal: Goal, counted: Costs, x: Tensor) -> _Footing:
     """Refuses a budget that not even the cheapest point keeps."""
-    first, macs_first, macs_full = model.points[0], counted((model.points[0],))[0], counted((FULL,))[0]
+    spent = {point: counted((point,))[0] for point in model.points}
+    macs_full, macs_least = spent[FULL], min(spent.values())
     if goal.kind == "accuracy_drop":
         return _Footing(Aim(drop=goal.value), counted, macs_full, Aim(drop=goal.value))
     timed = goal.unit == "ms"
-    cheapest, full = macs_first, macs_full
     if timed:
-        cheapest, full = time_exits(model, [_looking_at((point,)) for point in (first, FULL)], x)
+        spent = dict(zip(spent, time_exits(model, [_looking_at((point,)) for point in spent], x)))
+    first = min(spent, key=lambda point: spent[point])
+    cheapest, full = spent[first], spent[FULL]
     budget = goal.value * full if goal.relative else goal.value
     if budget < cheapest:
         least, given = (f"{value:.4g} ms" if timed else macs(value) for value in (cheapest, budget))
         cause = f"a budget of {given} is below the cheapest possible: {least}, for every image at {first}."
         raise RecipeError(cause, f"Give at least that, which is {math.ceil(100 * cheapest / full) / 100:g}x.")
-    in_macs = Aim(budget=max(macs_first, budget / full * macs_full))
+    in_macs = Aim(budget=max(macs_least, budget / full * macs_full))
     return _Footing(Aim(budget=budget), timed_costs(model, x, full) if timed else counted, full, in_macs)
 
 
@@ -239,17 +241,26 @@ def describe(
     }
 
 
-def _remark(fitted: Fitted, goal: Goal) -> str:
-    """What a policy that never chooses means."""
+def _remark(fitted: Fitted, aim: Aim, achieved: Outcome) -> str:
+    """What a policy that never chooses means, and whether the other half of the images keeps the goal."""
+    said = []
     only = fitted.policy.points[-1]
-    if len(fitted.policy.points) > 1:
-        return ""
-    if goal.kind != "accuracy_drop":
-        return f"One point answers everything, {only}: nothing else within this budget is foretold to be better."
-    if only != FULL:
-        return f"One point answers everything: {only} alone is near enough to the full model."
-    within = f"within {100 * goal.value:g} percentage points of its own, with {MARGIN:g} standard errors to spare"
-    return f"Only the full model keeps an accuracy {within}: it answers everything."
+    if len(fitted.policy.points) == 1 and aim.drop is None:
+        said.append(f"One point answers everything, {only}: nothing else within this budget is foretold to be better.")
+    elif len(fitted.policy.points) == 1 and only != FULL:
+        said.append(f"One point answers everything: {only} alone is near enough to the full model.")
+    elif len(fitted.policy.points) == 1:
+        within = (
+            f"within {100 * (aim.drop or 0):g} percentage points of its own, with {MARGIN:g} standard errors to spare"
+        )
+        said.append(f"Only the full model keeps an accuracy {within}: it answers everything.")
+    if aim.budget is not None and achieved.cost > aim.budget:
+        over = 100 * (achieved.cost / aim.budget - 1)
+        said.append(f"Goal missed on the other half: {over:.1f} % over the budget.")
+    if aim.drop is not None and achieved.full_accuracy - achieved.accuracy > aim.drop:
+        lost = 100 * (achieved.full_accuracy - achieved.accuracy)
+        said.append(f"Goal missed on the other half: {lost:.1f} points below the full model.")
+    return " ".join(said)
 
 
 def _facts(outcome: Outcome) -> dict[str, Any]:

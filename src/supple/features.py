@@ -104,7 +104,7 @@ def compute(model: Exits, parts: dict[str, ImageSet], place: Path, quiet: bool) 
     with torch.no_grad():
         one = model.eval().features(parts["train"].batch(torch.arange(1))[0])
     count = sum(len(part) for part in parts.values())
-    total = 2 * count * sum(cut.numel() for cut in one.cuts)
+    total = 2 * count * sum(cut.numel() for cut in one.outputs)
     say(f"features: {size(total)} for {count} images in {place}")
     try:
         free = shutil.disk_usage(place).free
@@ -117,7 +117,7 @@ def compute(model: Exits, parts: dict[str, ImageSet], place: Path, quiet: bool) 
             for name, part in parts.items():
                 arrays = [
                     np.lib.format.open_memmap(_file(place, name, k), "w+", np.float16, (len(part), *cut.shape[1:]))
-                    for k, cut in enumerate(one.cuts)
+                    for k, cut in enumerate(one.outputs)
                 ]
                 fill(model, part, arrays, watch)
         write(place / DONE, json.dumps({"images": count, "bytes": total}))
@@ -129,7 +129,7 @@ def compute(model: Exits, parts: dict[str, ImageSet], place: Path, quiet: bool) 
 def fill(model: Exits, part: ImageSet, arrays: Sequence[Array], watch: Callable[[int], None]) -> None:
     for indices in torch.split(torch.arange(len(part)), BATCH):
         found = model.features(part.batch(indices)[0])
-        for array, cut in zip(arrays, found.cuts):
+        for array, cut in zip(arrays, found.outputs):
             half = cut.half()
             if not half.isfinite().all():
                 raise RecipeError(

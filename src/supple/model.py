@@ -6,16 +6,14 @@ flight at once. A method (see `methods/`) writes `points`, `run` and `plain`; th
 
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, overload
+from typing import Any, Protocol, overload
 
 import torch
 from torch import Tensor, nn
 
 from supple.errors import PointError
+from supple.ladder import Ladder
 from supple.point import FULL, Group, Point
-
-if TYPE_CHECKING:
-    from supple.ladder import Ladder
 
 State = Any  # what lives at a cut: a tensor, or a tuple or dict of tensors, all with the batch first
 Batches = Iterable[tuple[Any, Any]]  # (x, y)
@@ -67,11 +65,12 @@ class FlexibleModel(nn.Module):
     input_shape: tuple[int, ...] | None = None  # of one sample; set when the model is built from a recipe
     classes: tuple[str, ...] = ()
     preprocess: Any = None  # set by `supple.load`: what turns an image file into an input
-    ladder: "Ladder"  # set by `supple.load`
+    ladder: Ladder  # empty, until `supple.load` or an evaluation fills it
 
     def __init__(self) -> None:
         super().__init__()
         self.groups = {}
+        self.ladder = Ladder()
 
     # --- what a method writes -------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ set shares one budget, and the surest stop first. Anytime: whatever is finished 
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -191,11 +191,3 @@ def random_budgets(right: Tensor, costs: Sequence[float], rng: torch.Generator) 
     drawn = torch.randint(right.shape[1], (len(right),), generator=rng)
     score = right.double().gather(1, drawn[:, None]).mean()
     return float(score), float(torch.tensor([*costs], dtype=torch.float64)[drawn].mean())
-
-
-POLICIES: dict[str, Callable[..., Any]] = {
-    "fixed": choose_point,
-    "confident": first_sure,
-    "budgeted": share_budget,
-    "anytime": last_finished,
-}

@@ -196,7 +196,8 @@ def named_settings(section: str, given: dict[str, Any], registry: dict[str, Any]
     name = given.pop("name", None)
     if not isinstance(name, str) or name not in registry:
         what = f'{section} "{name}" is unknown' if name else f"{section}.name is missing"
-        raise RecipeError(f"{where}: {what}.", did_you_mean(str(name), registry))
+        cure = f"{did_you_mean(str(name), registry)} One of your own: supple VERB ... --import MODULE."
+        raise RecipeError(f"{where}: {what}.", cure)
     return {"name": name, **_section(options(registry[name]), section, given, where).model_dump()}
 
 
@@ -219,7 +220,8 @@ def _section(model: type[T], section: str, given: dict[str, Any], where: str) ->
         key = ".".join([section, *(str(part) for part in first["loc"][:1])])
         value = given.get(str(first["loc"][0])) if first["loc"] else given
         absent = first["type"] == "missing" and len(first["loc"]) == 1
-        cure = f"Add {key}." if absent else f"{first['msg']}."
+        said = "Give a list, such as [a, b]" if first["type"] == "tuple_type" else first["msg"]
+        cure = f"Add {key}." if absent else f"{said}."
         raise RecipeError(f"{where}: {key} is {value!r}.", cure) from None
 
 

@@ -76,7 +76,9 @@ def fit(
     used = tuple(i for i in range(last + 1) if i == last or keep_dominated or points[i] not in dominated)
     used = _choose(table.thinned(CHOOSING), used, *(choosing or (aim, costs)))
     chosen = _within(table, used, aim, costs) if aim.budget is not None else _close_enough(table, used, aim, costs)
-    used, thresholds, price = chosen or _single(table, aim, costs)
+    if chosen is None or (aim.budget is not None and _is_worse(table, chosen, aim.budget, costs)):
+        chosen = _single(table, aim, costs)
+    used, thresholds, price = chosen
     if 0.0 in thresholds:  # nobody gets any further
         end = thresholds.index(0.0)
         used, thresholds, price = used[: end + 1], thresholds[:end], price[: end + 1]
@@ -234,6 +236,16 @@ def _live(used: tuple[int, ...], thresholds: tuple[float, ...]) -> tuple[tuple[i
     """Without the exits where nobody stops."""
     kept = [(i, level) for i, level in zip(used, thresholds) if not math.isinf(level)]
     return (*(i for i, _ in kept), used[-1]), tuple(level for _, level in kept)
+
+
+def _is_worse(table: _Table, chosen: Choice, budget: float, costs: Costs) -> bool:
+    """Whether the labels say that one point within the budget is better, by more than a standard error."""
+    lost = table.lost(*chosen[:2])
+    for place, point in enumerate(table.points):
+        behind = lost - table.lost((place,), ())
+        if float(behind.mean()) > standard_error(behind) and costs((point,))[0] <= budget:
+            return True
+    return False
 
 
 def _single(table: _Table, aim: Aim, costs: Costs) -> Choice:

@@ -48,6 +48,9 @@ def _cut(network: nn.Module, at: Sequence[str], input_shape: tuple[int, ...]) ->
         kinds = Kinds(skeleton.eval(), traced.graph, input_shape)
         nodes = [traced.find(name) for name in at]
         places = [kinds.order[node] for node in nodes]
+        twice = [name for place, name in enumerate(at) if name in at[:place]]
+        if twice:
+            raise RecipeError(f"the cut {twice[0]} is named twice.", "Name each place once.")
         if places != sorted(set(places)):
             names = [name for _, name in sorted(zip(places, at))]
             raise RecipeError(
@@ -81,7 +84,7 @@ class Kinds(fx.Interpreter):
                     self.run(torch.empty((batch, *input_shape), device="meta"))
             except Exception as error:
                 cause = f"{type(network).__name__} does not take inputs of shape {input_shape}: {short(error)}"
-                raise RecipeError(cause, "Set data.size (and data.channels) to what it takes.") from None
+                raise RecipeError(cause, "Give the shape it takes: input_shape, or data.size in a recipe.") from None
             found.append(self.seen)
         two, three = found
         self.shapes = {node: shape[1:] for node, shape in two.items() if shape is not None and shape}
@@ -188,6 +191,7 @@ def prefix(graph: fx.Graph, end: fx.Node) -> fx.Graph:
     return new
 
 
+@torch.inference_mode(False)  # tensors made in inference mode do not count their versions
 @torch.no_grad()
 def altered(network: nn.Module, stages: Sequence[fx.Graph], input_shape: tuple[int, ...]) -> tuple[bool, ...]:
     """For each cut, whether the stage behind it writes into the tensor at the cut (an in-place activation)."""

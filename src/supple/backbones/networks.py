@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from supple.backbones.top import replace_top
+from supple.backbones.trace import short, weightless
 from supple.errors import RecipeError
 from supple.text import did_you_mean
 
@@ -145,8 +146,14 @@ def fitting(target: Any, **facts: Any) -> dict[str, Any]:
 
 def output_size(network: nn.Module, input_shape: tuple[int, ...]) -> int:
     """How many numbers a network gives for one sample."""
-    import copy
-
-    with torch.no_grad():
-        given = copy.deepcopy(network).to("meta").eval()(torch.empty((2, *input_shape), device="meta"))
+    try:
+        with torch.no_grad():
+            given = weightless(network).eval()(torch.empty((2, *input_shape), device="meta"))
+    except Exception as error:
+        cause = f"{type(network).__name__} does not run on inputs of shape {input_shape}: {short(error)}"
+        raise RecipeError(cause, "Give the shape of one sample that it takes.") from None
+    if not isinstance(given, torch.Tensor) or given.dim() != 2:
+        what = f"a tensor of shape {tuple(given.shape)}" if isinstance(given, torch.Tensor) else type(given).__name__
+        cause = f"{type(network).__name__} gives {what} for a batch, not one row of logits for each sample."
+        raise RecipeError(cause, "Wrap it in a module that returns the logits alone.")
     return int(given.shape[-1])

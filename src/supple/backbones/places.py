@@ -52,6 +52,11 @@ def places(
     return [found[name] for name in calls if name in found]
 
 
+def cuts(network: nn.Module, input_shape: tuple[int, ...], depth: int = 2) -> list[Place]:
+    """Where a network can be cut, in execution order: names with at most `depth` parts."""
+    return [place for place in places(network, input_shape, depth) if place.reason is None]
+
+
 def nearest(network: nn.Module, name: str, input_shape: tuple[int, ...], count: int = 3) -> list[str]:
     """The places to cut at that come nearest to a module, in execution order."""
     try:

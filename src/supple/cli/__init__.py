@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 from supple.errors import SuppleError
 from supple.text import did_you_mean, say
@@ -37,7 +38,10 @@ def overview() -> str:
     lines = ["supple: one vision model for every budget", "", "Usage: supple VERB ... (each has --help)", ""]
     for group, verbs in GROUPS.items():
         lines += [group, *(f"  {verb:<10}{text}" for verb, text in verbs.items()), ""]
-    lines += ["Everywhere: --json prints one JSON document, --debug shows a traceback. Two commands to paste:"]
+    lines += [
+        "Everywhere: --json prints one JSON document, --debug shows a traceback, --import MODULE runs a module of"
+    ]
+    lines += ["yours first (it may register a backbone). Two commands to paste:"]
     lines += ["  supple demo", "  supple profile recipes/ipkd_ta/msdnet_cifar100_tam.yaml"]
     return "\n".join(lines)
 
@@ -47,6 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = [*(sys.argv[1:] if arguments is None else arguments)]  # not list(): the verb's module has that name here
     debug = "--debug" in given
     given = [word for word in given if word != "--debug"]
+    modules = _taken(given, "--import")
     if not given or given[0] in ("--help", "-h", "help"):
         print(overview())
         return 0
@@ -56,6 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"supple {__version__}")
         return 0
     try:
+        for module in modules:
+            _import(module)
         return _run(given)
     except SuppleError as error:
         if debug:
@@ -77,6 +84,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(f"error: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
         say("This should not happen. Run the command again with --debug to see where.")
         return 1
+
+
+def _taken(given: list[str], option: str) -> list[str]:
+    """The values of an option that every verb has, taken out of the words given."""
+    values = []
+    while option in given[:-1]:
+        place = given.index(option)
+        values.append(given[place + 1])
+        del given[place : place + 2]
+    return values
+
+
+def _import(module: str) -> None:
+    """Runs a module of the user's that registers a backbone, a method or a data set."""
+    sys.path.insert(0, os.getcwd())
+    try:
+        import_module(module)
+    except Exception as error:
+        cause = f"--import {module} failed: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        raise SuppleError(cause, "Name a Python module as import does, found from this folder.") from None
+    finally:
+        sys.path.remove(os.getcwd())
 
 
 def _run(given: list[str]) -> int:

@@ -95,6 +95,10 @@ def _told(document: dict[str, Any]) -> str:
         )
         for name, facts in (("expected", document["expected"]), ("achieved", document["achieved"]))
     ]
-    text = table(header, lines, left=(0, 6)) + "\n\n"
+    goal = document["goal"]
+    wanted = f"{goal['kind'].replace('_', ' ')} {goal['given']}"
+    if document["budget"] is not None:
+        wanted += f": {cost(document['budget'])} {unit} per image"
+    text = f"goal: {wanted}\n\n{table(header, lines, left=(0, 6))}\n\n"
     text += table(("", unit, "of full", "top-1 %", "below full", ""), rows, left=(0, 5))
     return f"{text}\n\n{document['remark']}" if document["remark"] else text

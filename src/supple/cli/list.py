@@ -38,11 +38,17 @@ def list_(
         from supple.data import DATASETS
         from supple.losses import OBJECTIVES
         from supple.methods import METHODS
+        from supple.methods.branch_choice import BRANCHES
         from supple.sampling import SAMPLERS
 
         settings = {
             section: {name: list(options(target).model_fields) for name, target in registry.items()}
-            for section, registry in (("backbones", BACKBONES), ("methods", METHODS), ("losses", OBJECTIVES))
+            for section, registry in (
+                ("backbones", BACKBONES),
+                ("methods", METHODS),
+                ("branches", BRANCHES),
+                ("losses", OBJECTIVES),
+            )
         }
         document = {**settings, "data": list(DATASETS), "sampling": list(SAMPLERS), **document}
     if json:
@@ -60,11 +66,11 @@ def list_(
 
 def show_cuts(target: str, size: int | None, depth: int, json: bool) -> None:
     """Every place with the tensor there and the share of the network's MACs before it."""
-    from supple.backbones.places import places
+    from supple.backbones.places import cuts
     from supple.text import table
 
     network, shape = network_of(target, size)
-    found = [place for place in places(network, shape, depth) if place.reason is None]
+    found = cuts(network, shape, depth)
     if json:
         rows = [{"name": p.name, "tap": str(p.tap), "share": p.share} for p in found]
         print_json({"network": target, "input_shape": shape, "cuts": rows})

@@ -1,9 +1,12 @@
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from supple.cli.common import Json, Run, must_be_run, print_json
 from supple.errors import CheckpointError, DataError, RecipeError
+
+if TYPE_CHECKING:
+    from supple.model import FlexibleModel
 
 
 def predict(
@@ -11,7 +14,9 @@ def predict(
     files: Annotated[list[str], typer.Argument(help="Image files, or folders of them.")],
     point: Annotated[str | None, typer.Option(help="Run this point.")] = None,
     deadline_ms: Annotated[float | None, typer.Option(help="The best point within so many ms.", min=0)] = None,
-    budget_macs: Annotated[float | None, typer.Option(help="The best point within so many MACs.", min=0)] = None,
+    budget_macs: Annotated[
+        str | None, typer.Option(help="The best point within so many MACs: 2e6, or 0.5x of full.")
+    ] = None,
     confident: Annotated[
         bool, typer.Option("--confident", help="Stop when sure, as supple calibrate has found.")
     ] = False,
@@ -30,8 +35,8 @@ def predict(
     from supple.policies import sure_above
     from supple.text import say, table
 
-    sure = True if confident or min_confidence is not None else None
-    if sum(choice is not None for choice in (point, deadline_ms, budget_macs, sure)) > 1:
+    choices = (point, deadline_ms, budget_macs, True if confident else None, min_confidence)
+    if sum(choice is not None for choice in choices) > 1:
         named = "--point, --deadline-ms, --budget-macs, --confident or --min-confidence"
         raise RecipeError(f"more than one of {named} is given.", "Give one of them.")
     model = checkpoint.load(must_be_run(run))
@@ -46,7 +51,7 @@ def predict(
             raise CheckpointError(cause, f"Make it: supple calibrate {run} --budget-macs 0.5x.")
     asked = None if point is None else model.check(Point.parse(point))
     paths = gather(files)
-    limits = {"deadline_ms": deadline_ms, "budget_macs": budget_macs}
+    limits = {"deadline_ms": deadline_ms, "budget_macs": None if budget_macs is None else _macs(model, budget_macs)}
     results = list(classify(model, paths, asked=asked, policy=policy, **limits))
     answers = [result for result in results if isinstance(result, Answer)]
     failures = [result for result in results if isinstance(result, DataError)]
@@ -57,9 +62,18 @@ def predict(
         print_json({"predictions": [answer.to_json() for answer in answers], "errors": errors})
     elif answers:
         rows = [
-            (a.file, a.label, f"{100 * a.scores[a.label]:.1f}", a.point, a.reason, f"{a.elapsed_ms:.1f}")
+            (a.file, a.label, f"{100 * a.scores[a.label]:.1f}", a.point, a.why(), f"{a.elapsed_ms:.1f}")
             for a in answers
         ]
         print(table(("file", "label", "confidence %", "point", "reason", "ms"), rows, left=(0, 1, 3, 4)))
     if failures:
         raise typer.Exit(2)
+
+
+def _macs(model: "FlexibleModel", text: str) -> float:
+    """A budget as given: MACs, or a share of the full model's."""
+    from supple.calibrate import Goal
+    from supple.cost import profile
+
+    goal = Goal.parse("budget_macs", text)
+    return goal.value * (profile(model)[-1].macs or 0) if goal.relative else goal.value

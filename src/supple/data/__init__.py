@@ -45,6 +45,7 @@ class Splits:
         return f"{len(self.train)} images to train on, {len(self.val)} held out, {len(self.test)} to test"
 
 
+@torch.inference_mode(False)  # images are decoded by threads, which know no such mode
 def load(
     name: str,
     *,

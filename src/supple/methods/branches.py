@@ -191,7 +191,7 @@ class Linear(nn.Module):
 
 
 def mlp_head(features: int, hidden: int, num_classes: int, dropout: float) -> nn.Sequential:
-    """The head that both kinds of branch share. The paper gives no activation and no rate: ReLU, and 0.5 by default."""
+    """The head that `cnn` and `sl_vit` share. The paper gives no activation and no rate: ReLU, and 0.5 by default."""
     return nn.Sequential(
         nn.Flatten(),
         nn.Linear(features, hidden),

@@ -2,18 +2,20 @@
 
 import copy
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor, fx, nn
 
 from supple.backbones.cut import cut
+from supple.backbones.networks import output_size
 from supple.backbones.tap import Tap
 from supple.errors import PointError, RecipeError
 from supple.methods.branch_choice import make_branch
 from supple.methods.staged import Bodies, Features, OnTap
 from supple.model import FlexibleModel, Output, Stage, is_empty, select
 from supple.point import FULL, Point
+from supple.text import did_you_mean
 
 Way = Literal["end_to_end", "classifier_wise", "layer_wise"]
 Wanted = str | dict[str, bool | int | float | str]  # a branch by name, or with settings: {name: sl_vit, heads: 4}
@@ -44,13 +46,19 @@ class Exits(FlexibleModel):
         input_shape: tuple[int, ...] = (),
     ) -> None:
         super().__init__()
+        if way not in get_args(Way):
+            raise RecipeError(f'method.way is "{way}".', did_you_mean(str(way), get_args(Way)))
         self.backbone, self.heads = backbone, None
         self._bodies: Bodies | None = None
         self._asleep: list[nn.Module] = []  # what stays in eval mode
         if at:
             at = tuple(getattr(backbone, "taps", {}).get(name, name) for name in at)
             cuts = cut(backbone, at, input_shape)
-            made = [make_branch(b, tap, num_classes) for b, tap in zip(one_each(branch, len(at)), cuts.taps)]
+            classes = output_size(backbone, input_shape)
+            if num_classes not in (0, classes):
+                cause = f"the network gives {classes} numbers for an image, but num_classes is {num_classes}."
+                raise RecipeError(cause, f"Leave num_classes out, or build the network for {num_classes} classes.")
+            made = [_made(b, tap, classes, name) for b, tap, name in zip(one_each(branch, len(at)), cuts.taps, at)]
             self._bodies = Bodies(backbone, cuts)
             self.heads = nn.ModuleList([*(OnTap(part) for part in made), OnTap(nn.Identity())])
         elif not _has_exits(backbone):
@@ -88,13 +96,13 @@ class Exits(FlexibleModel):
         for place, (block, head) in enumerate(zip(self._blocks, self._heads), 1):
             if place > last:
                 return
-            state = (x.cuts[place - 1],) if isinstance(x, Features) else block(state)
+            state = (x.outputs[place - 1],) if isinstance(x, Features) else block(state)
             if place in wanted:
                 keep = yield Output(wanted[place], head(state))
                 if keep is not None:
                     if is_empty(keep):
                         return
-                    state, x = select(state, keep), Features(select(x.cuts, keep)) if isinstance(x, Features) else x
+                    state, x = select(state, keep), Features(select(x.outputs, keep)) if isinstance(x, Features) else x
             if place < last and torch.is_grad_enabled() and self._is_altered(place):
                 state = (state[0].clone(), *state[1:])  # the next stage writes into what the branch has read
 
@@ -171,10 +179,20 @@ class Exits(FlexibleModel):
         return point.exit or len(self.points)
 
 
+def _made(branch: Wanted, tap: Tap, num_classes: int, name: str) -> nn.Module:
+    try:
+        return make_branch(branch, tap, num_classes)
+    except RecipeError as error:
+        raise RecipeError(f"at {name}: {error.cause}", error.cure) from None
+
+
 def one_each(branch: Wanted | Sequence[Wanted], count: int) -> list[Wanted]:
     """The branch of each cut."""
     if isinstance(branch, (str, Mapping)):
         return [branch] * count
+    if not isinstance(branch, (tuple, list)):
+        cure = "Give a name, or a mapping such as {'name': 'sl_vit', 'heads': 4}; one for all cuts, or a list."
+        raise RecipeError(f"{type(branch).__name__} is no branch.", cure)
     if len(branch) != count:
         raise RecipeError(f"method.branch names {len(branch)} branches for {count} cuts.", "Give one, or one per cut.")
     return list(branch)
@@ -187,7 +205,7 @@ def _has_exits(backbone: nn.Module) -> bool:
 
 def exits(
     network: nn.Module | str,
-    at: Sequence[str],
+    at: str | Sequence[str],
     branch: Wanted | Sequence[Wanted] = "linear",
     *,
     num_classes: int | None = None,
@@ -198,11 +216,10 @@ def exits(
     """Early exits on a network you already have: a module, or the name of a timm network.
 
     `supple.exits("resnet50", at=["layer1", "layer2"], branch="sl_vit", num_classes=10)`. A module needs `input_shape`,
-    that of one sample; its own outputs are the last exit. By default only the branches learn.
+    that of one sample; its own outputs are the last exit. By default only the branches learn: the network that is given
+    is then frozen (it is used as it is, not copied).
     """
     import timm
-
-    from supple.backbones.networks import output_size
 
     if isinstance(network, str):
         from supple.backbones.networks import pretrained as fetch
@@ -219,10 +236,10 @@ def exits(
         raise RecipeError("the shape of an input is not known.", "Say it: input_shape=(3, 224, 224).")
     model = Exits(
         network,
-        at=tuple(at),
-        branch=branch if isinstance(branch, (str, dict)) else tuple(branch),
+        at=(at,) if isinstance(at, str) else tuple(at),
+        branch=tuple(branch) if isinstance(branch, list) else branch,  # type: ignore[arg-type]
         way=way,
-        num_classes=num_classes or output_size(network, input_shape),
+        num_classes=num_classes or 0,
         input_shape=input_shape,
     )
     model.input_shape = input_shape

@@ -8,9 +8,9 @@ from supple.backbones.cut import Cuts
 
 
 class Features(NamedTuple):
-    """What the branches read, computed beforehand: the tensor at each cut, and the logits of the whole network."""
+    """What the branches read, computed beforehand."""
 
-    cuts: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]  # of the stages: the tensor at each cut, then the logits of the whole network
 
 
 class OnTap(nn.Sequential):
