@@ -66,9 +66,8 @@ def training(rounds: int) -> None:
 
     arbitrary = model.groups["arbitrary"]
     ms = medians({"plain": lambda: step(FULL), "shuffled": lambda: step(arbitrary.sample(rng))}, max(5, rounds // 3))
-    print(
-        f"\nTraining step, ViT 384x12 on 32 px, batch 32: shuffled / plain {ms['shuffled'] / ms['plain']:.2f} (at most 1.05)"
-    )
+    ratio = ms["shuffled"] / ms["plain"]
+    print(f"\nTraining step, ViT 384x12 on 32 px, batch 32: shuffled / plain {ratio:.2f} (at most 1.05)")
 
 
 def position(rounds: int) -> None:
@@ -78,9 +77,8 @@ def position(rounds: int) -> None:
     share = profile(told, [FULL])[0].macs / profile(plain, [FULL])[0].macs  # type: ignore[operator]
     with torch.inference_mode():
         ms = medians({"plain": lambda: plain(x), "told": lambda: told(x)}, rounds)
-    print(
-        f"\nPosition, DeiT-Tiny, batch 16: {ms['told'] / ms['plain']:.2f} of plain, MACs {share:.2f} (at most {share + 0.05:.2f})"
-    )
+    ratio, most = ms["told"] / ms["plain"], share + 0.05
+    print(f"\nPosition, DeiT-Tiny, batch 16: {ratio:.2f} of plain, MACs {share:.2f} (at most {most:.2f})")
 
 
 class Chance(nn.Module):
@@ -102,9 +100,8 @@ def skipping(rounds: int) -> None:
     for k, oracle in enumerate(model.gates.oracles):
         model.gates.oracles[k] = Chance(oracle, rng)
     print("\nSkipping, ViT 384x12 on 32 px, 6 of 12 layers run in the mean: time / full\n")
-    print(
-        "| batch | layers run | half skipped | goal | oracles asked, nothing skipped | goal |\n|---|---|---|---|---|---|"
-    )
+    print("| batch | layers run | half skipped | goal | oracles asked, nothing skipped | goal |")
+    print("|---|---|---|---|---|---|")
     # The first layer always runs, so of the 11 others 5 must: a threshold at this quantile of a normal score.
     half = float(torch.special.ndtri(torch.tensor(6 / 11)).sigmoid())
     for batch, goal in ((64, 0.55), (16, 0.58), (8, 0.65), (4, 1.05), (2, 1.05), (1, 1.05)):

@@ -1,10 +1,10 @@
 """Trains the pocket twins of LayerShuffle and the Dynamic Transformer and prints their tables as Markdown.
 
-    python benchmarks/pocket_depth.py                       # three seeds, two runs at a time, about two and a half hours
+    python benchmarks/pocket_depth.py                       # three seeds, two runs at a time, two and a half hours
     python benchmarks/pocket_depth.py --seeds 0 --only shuffle,dt --no-merging
 
-Every run can be interrupted and goes on where it stopped; finished runs and evaluations are only read. What matters most
-comes first: order and fewer layers (C16, C19), skipping (C23), merging (C20), then the variants.
+Every run can be interrupted and goes on where it stopped; finished runs and evaluations are only read. First comes what
+matters most: order and fewer layers (C16, C19), skipping (C23), merging (C20), then the variants.
 """
 
 import argparse
@@ -28,7 +28,9 @@ REFINED = {
 }
 DYNAMIC = {"base": "base", "dt": "DT", "wsdc": "WSDC", "wdc": "WDC", "dt_straight": "DT, straight-through"}
 POOL, MERGES, MERGED_ON, POOL_EPOCHS = 8, 50, 2000, 2
-LAYERS, DRAWS = 8, 5
+DRAWS = 5
+
+Jobs = list[tuple[Callable[..., Any], tuple[Any, ...]]]
 
 
 def supple(*words: str, log: Path | None = None) -> str:
@@ -52,7 +54,12 @@ def train(recipe: str, name: str, seed: int, *changes: str) -> Path:
 
 def refine(arm: str, seed: int) -> None:
     out = train(f"shuffle_{arm}", f"{arm}-{seed}", seed, f"train.init={HOME / f'base-{seed}'}")
-    kept(out / "groups.json", lambda: json.loads(supple("evaluate", str(out), "--draws", str(DRAWS), "--json")))
+    kept(groups_of(arm, seed), lambda: json.loads(supple("evaluate", str(out), "--draws", str(DRAWS), "--json")))
+
+
+def groups_of(arm: str, seed: int) -> Path:
+    """Where the scores of a refinement's groups are kept."""
+    return HOME / f"groups_{arm}-{seed}.json"
 
 
 def pooled(arm: str, pool: int, member: int) -> None:
@@ -102,7 +109,7 @@ def orders(arms: Iterable[str], seeds: list[int]) -> str:
     ]
     lines.append("|---" * (1 + 2 * len(kinds)) + "|")
     for arm in arms:
-        found = [rows_of(json.loads((HOME / f"{arm}-{seed}" / "groups.json").read_text())) for seed in seeds]
+        found = [rows_of(json.loads(groups_of(arm, seed).read_text())) for seed in seeds]
         cells = [spread([100 * one[row]["score"] for one in found]) for pair in kinds.values() for row in pair]
         lines.append(f"| {REFINED[arm]} | {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -186,22 +193,20 @@ def main() -> None:
     seeds, wanted = [int(seed) for seed in arguments.seeds.split(",")], arguments.only.split(",")
     HOME.mkdir(parents=True, exist_ok=True)
     refined, scratch = ([arm for arm in arms if arm in wanted] for arms in (REFINED, DYNAMIC))
-    early = [arm for arm in refined if arm in ("baseline", "shuffle", "layerdrop")]
     pools = [] if arguments.no_merging else [(arm, pool) for pool in seeds for arm in ("baseline", "shuffle")]
 
-    steps: list[list[tuple[Callable[..., Any], tuple[Any, ...]]]] = [
+    def scratched(arms: Iterable[str]) -> Jobs:
+        return [(train, (f"dynamic_{arm}", f"dynamic_{arm}-{s}", s)) for s in seeds for arm in scratch if arm in arms]
+
+    def refinements(arms: Iterable[str]) -> Jobs:
+        return [(refine, (arm, seed)) for seed in seeds for arm in refined if arm in arms]
+
+    first = ("baseline", "shuffle", "layerdrop")
+    steps: list[Jobs] = [
         [(train, ("shuffle_base", f"base-{seed}", seed)) for seed in seeds if refined or pools],
-        [(refine, (arm, seed)) for seed in seeds for arm in early]
-        + [
-            (train, (f"dynamic_{arm}", f"dynamic_{arm}-{s}", s))
-            for s in seeds
-            for arm in scratch
-            if arm in ("base", "dt")
-        ]
-        + [(pooled, (arm, pool, member)) for arm, pool in pools for member in range(POOL)],
-        [(merge, pair) for pair in pools]
-        + [(refine, (arm, seed)) for seed in seeds for arm in refined if arm not in early]
-        + [(train, (f"dynamic_{arm}", f"dynamic_{arm}-{s}", s)) for s in seeds for arm in scratch],
+        refinements(first) + scratched(("base", "dt")),
+        [(pooled, (arm, pool, member)) for arm, pool in pools for member in range(POOL)],
+        [(merge, pair) for pair in pools] + refinements(REFINED) + scratched(DYNAMIC),
     ]
     for step in steps:
         with ThreadPoolExecutor(arguments.jobs) as pool:

@@ -1,6 +1,5 @@
 """Calibration of a run: from its held-out images to the policy kept in policy.json, and what it really costs."""
 
-import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from supple.cost import count_macs
+from supple.cost import count_macs, on_meta
 from supple.data import ImageSet
 from supple.data.split import same_number_each, set_aside
 from supple.early import stopping_at, time_exits, time_policy
@@ -153,7 +152,7 @@ def counted_costs(model: FlexibleModel) -> tuple[Costs, Costs]:
 
     The estimate is exact where each point adds the same to the cost of all later ones (an exit its head).
     """
-    skeleton = copy.deepcopy(model).to("meta").eval()
+    skeleton = on_meta(model)
     x = torch.empty((1, *(model.input_shape or ())), device="meta")
 
     @cache

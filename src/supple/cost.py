@@ -30,7 +30,7 @@ def count_params(parts: Iterable[nn.Parameter]) -> int:
     return sum({id(part): part.numel() for part in parts}.values())
 
 
-def weightless(model: M) -> M:
+def on_meta(model: M) -> M:
     """A copy without weights, made without copying them, in eval mode."""
     tensors = (*model.parameters(), *model.buffers())
     empty = {id(tensor): copy.deepcopy(tensor.detach().to("meta")) for tensor in tensors}
@@ -41,7 +41,7 @@ def weightless(model: M) -> M:
 def mean_macs(model: FlexibleModel, points: Sequence[Point]) -> int:
     """Of one sample, each point run alone."""
     assert model.input_shape is not None
-    bare, x = weightless(model), torch.empty((1, *model.input_shape), device="meta")
+    bare, x = on_meta(model), torch.empty((1, *model.input_shape), device="meta")
     each = {point: count_macs(lambda point=point: bare(x, point)) for point in set(points)}  # type: ignore[misc]
     return round(sum(each[point] for point in points) / len(points))
 
@@ -67,7 +67,7 @@ def profile(model: FlexibleModel, points: Iterable[Point] | None = None) -> list
     """
     shape = model.input_shape
     assert shape is not None, "a model to profile knows the shape of its input"
-    model = weightless(model)
+    model = on_meta(model)
     x = torch.empty((1, *shape), device="meta")
     rows = []
     for point in model.order(points if points is not None else (*model.points, *model.settled)):

@@ -1,6 +1,5 @@
 """Tracing a network as far as it must be taken apart to be cut: only the modules around the cuts (torch.fx)."""
 
-import copy
 import inspect
 import math
 from collections import Counter
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from supple.cost import on_meta
 from supple.errors import RecipeError
 from supple.text import did_you_mean
 
@@ -104,7 +104,7 @@ def drop(graph: fx.Graph, node: fx.Node) -> None:
 
 def weightless(network: nn.Module) -> nn.Module:
     """A copy to look at shapes with, on the meta device, where batch norms take most of the time and change none."""
-    skeleton = copy.deepcopy(network).to("meta")
+    skeleton = on_meta(network)
     for part in skeleton.modules():
         if type(part) is nn.BatchNorm2d:
             part.forward = torch.empty_like  # type: ignore[method-assign]

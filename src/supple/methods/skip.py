@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from supple.cost import count_macs, weightless
+from supple.cost import count_macs, on_meta
 from supple.errors import PointError, RecipeError
 from supple.methods.dense import Read
 from supple.methods.gates import Gates, Inputs, Oracle, blend, regroup, straight_through
@@ -147,7 +147,7 @@ class Skip(FlexibleModel):
     @torch.no_grad()
     def _count(self, input_shape: tuple[int, ...]) -> tuple[int, int, int]:
         """MACs of everything but the layers, of one layer, and of all oracles; counted, as all costs are."""
-        bare = weightless(self)
+        bare = on_meta(self)
         x = torch.empty((1, *input_shape), device="meta")
         state = bare.trunk.stem(x)
         layer = count_macs(lambda: bare.trunk.blocks[0](state))
