@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from supple.model import FlexibleModel, Output, Stage
     from supple.point import FULL, Group, Point
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 __all__ = [
     "FULL",
     "FlexibleModel",

@@ -53,6 +53,7 @@ class Train(BaseModel):
     momentum: float = Field(0.9, ge=0, lt=1)  # sgd
     nesterov: bool = False  # sgd
     betas: tuple[float, float] = (0.9, 0.999)  # adam, adamw
+    eps: float = Field(1e-8, gt=0)  # adam, adamw: added to the denominator
     weight_decay: float = Field(1e-4, ge=0)
     schedule: Literal["constant", "cosine", "step", "plateau", "exponential"] = "cosine"
     milestones: tuple[int, ...] = ()  # step: epochs after which the rate falls

@@ -40,8 +40,8 @@ from supple.text import say
 
 OPTIMIZERS: dict[str, Callable[[Any, Train], torch.optim.Optimizer]] = {
     "sgd": lambda p, t: torch.optim.SGD(p, t.lr, t.momentum, nesterov=t.nesterov, weight_decay=t.weight_decay),
-    "adam": lambda p, t: torch.optim.Adam(p, t.lr, t.betas, weight_decay=t.weight_decay),
-    "adamw": lambda p, t: torch.optim.AdamW(p, t.lr, t.betas, weight_decay=t.weight_decay),
+    "adam": lambda p, t: torch.optim.Adam(p, t.lr, t.betas, t.eps, weight_decay=t.weight_decay),
+    "adamw": lambda p, t: torch.optim.AdamW(p, t.lr, t.betas, t.eps, weight_decay=t.weight_decay),
 }
 VALIDATED = 4  # points of a group that validation looks at
 PRECISIONS: dict[str, Any] = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
