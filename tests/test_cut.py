@@ -90,7 +90,7 @@ class Twice(nn.Module):
 def test_the_second_call_of_a_shared_layer_is_a_place_of_its_own():
     network, x = Twice().eval(), torch.randn(2, 3, 8, 8)
     model = supple.exits(network, ["conv", "conv#2"], input_shape=(3, 8, 8)).eval()
-    seen = model.features(x).cuts
+    seen = model.features(x).outputs
     assert_close(seen[0], network.conv(x))
     assert_close(seen[1], network.conv(network.conv(x)))
     assert_close(seen[2], network(x))
