@@ -9,14 +9,21 @@ matters most: order and fewer layers (C16, C19), skipping (C23), merging (C20), 
 
 import argparse
 import json
+import statistics
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from spread import interval, spread
+from supple.assemble import data_of
+from supple.checkpoint import load
+from supple.evaluate import evaluate, evaluate_group
+from supple.point import FULL
 
 HOME = Path("runs/pocket/depth")
 REFINED = {
@@ -27,10 +34,12 @@ REFINED = {
     "predict": "LayerShuffle, predict",
 }
 DYNAMIC = {"base": "base", "dt": "DT", "wsdc": "WSDC", "wdc": "WDC", "dt_straight": "DT, straight-through"}
-POOL, MERGES, MERGED_ON, POOL_EPOCHS = 8, 50, 2000, 2
-DRAWS = 5
+POOL, MERGES, POOL_EPOCHS = 8, 50, 1
+DRAWS, SCORED_ON = 5, 2000  # orders of a group, and test images, where many models are scored
 
-Jobs = list[tuple[Callable[..., Any], tuple[Any, ...]]]
+FAILED = threading.Event()
+
+Job = tuple[Callable[..., object], tuple[Any, ...], list[str]]  # what, of what, and the runs that must be there
 
 
 def supple(*words: str, log: Path | None = None) -> str:
@@ -53,33 +62,49 @@ def train(recipe: str, name: str, seed: int, *changes: str) -> Path:
 
 
 def refine(arm: str, seed: int) -> None:
-    out = train(f"shuffle_{arm}", f"{arm}-{seed}", seed, f"train.init={HOME / f'base-{seed}'}")
-    kept(groups_of(arm, seed), lambda: json.loads(supple("evaluate", str(out), "--draws", str(DRAWS), "--json")))
+    train(f"shuffle_{arm}", f"{arm}-{seed}", seed, f"train.init={HOME / f'base-{seed}'}")
+    groups(arm, seed)
 
 
-def groups_of(arm: str, seed: int) -> Path:
-    """Where the scores of a refinement's groups are kept."""
-    return HOME / f"groups_{arm}-{seed}.json"
+def groups(arm: str, seed: int) -> dict[str, float]:
+    """Accuracy of every point and group of a refinement."""
+    words = ("evaluate", str(HOME / f"{arm}-{seed}"), f"data.test_limit={SCORED_ON}", "--draws", str(DRAWS), "--json")
+    document = kept(HOME / f"groups_{arm}-{seed}.json", lambda: json.loads(supple(*words)))
+    return {row["point"]: 100 * row["score"] for row in document["points"]}
 
 
 def pooled(arm: str, pool: int, member: int) -> None:
     """One of the short refinements of a base that are merged with each other."""
-    changes = [f"train.init={HOME / f'base-{pool}'}", f"train.epochs={POOL_EPOCHS}"]
+    changes = [f"train.init={HOME / f'base-{pool}'}", f"train.epochs={POOL_EPOCHS}", f"data.test_limit={SCORED_ON}"]
     train(f"shuffle_{arm}", f"pool_{arm}-{pool}-{member}", 100 * pool + member, *changes)
 
 
-def merge(arm: str, pool: int) -> None:
-    runs = [str(HOME / f"pool_{arm}-{pool}-{member}") for member in range(POOL)]
-    limit = f"data.test_limit={MERGED_ON}"
+def members(arm: str, pool: int) -> list[Path]:
+    return [HOME / f"pool_{arm}-{pool}-{member}" for member in range(POOL)]
+
+
+def merge(arm: str, pool: int) -> dict[str, dict[str, float]]:
+    """Accuracy in sequential and in arbitrary order: of the members alone (mean), merged (mean), and as an ensemble."""
+    runs = [str(run) for run in members(arm, pool)]
     others = [word for run in runs[1:] for word in ("--ensemble", run)]
-    asked = {
-        "merged": ("merge", *runs, "--count", str(MERGES), "--json", limit),
-        "ensemble": ("evaluate", runs[0], limit, *others, "--json"),
-    }
-    for what, words in asked.items():
-        kept(HOME / f"{what}_{arm}-{pool}.json", lambda words=words: json.loads(supple(*words)))
+    merged = kept(
+        HOME / f"merged_{arm}-{pool}.json", lambda: json.loads(supple("merge", *runs, "--count", str(MERGES), "--json"))
+    )
+    together = kept(
+        HOME / f"ensemble_{arm}-{pool}.json", lambda: json.loads(supple("evaluate", runs[0], *others, "--json"))
+    )
+    single = kept(HOME / f"alone_{arm}-{pool}.json", lambda: alone(runs))
+    by_order = lambda document: {row["point"]: 100 * row["top1"] for row in document["points"]}
+    return {"alone": single, "merged": by_order(merged), "ensemble": by_order(together)}
+
+
+def alone(runs: list[str]) -> dict[str, float]:
+    found: dict[str, list[float]] = {"sequential": [], "arbitrary": []}
     for run in runs:
-        kept(Path(run) / "alone.json", lambda run=run: json.loads(supple("evaluate", run, limit, "--json")))
+        model, test = load(run), data_of(run).test
+        found["sequential"].append(evaluate(model, test, [FULL])[0].score)
+        found["arbitrary"].append(evaluate_group(model, test, model.groups["arbitrary"], DRAWS).score)
+    return {order: 100 * statistics.fmean(scores) for order, scores in found.items()}
 
 
 def kept(path: Path, compute: Callable[[], Any]) -> Any:
@@ -87,10 +112,6 @@ def kept(path: Path, compute: Callable[[], Any]) -> Any:
     if not path.exists():
         path.write_text(json.dumps(compute()))
     return json.loads(path.read_text())
-
-
-def rows_of(document: Any) -> dict[str, dict[str, Any]]:
-    return {row["point"]: row for row in document["points"]}
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
@@ -109,8 +130,8 @@ def orders(arms: Iterable[str], seeds: list[int]) -> str:
     ]
     lines.append("|---" * (1 + 2 * len(kinds)) + "|")
     for arm in arms:
-        found = [rows_of(json.loads(groups_of(arm, seed).read_text())) for seed in seeds]
-        cells = [spread([100 * one[row]["score"] for one in found]) for pair in kinds.values() for row in pair]
+        found = [groups(arm, seed) for seed in seeds]
+        cells = [spread([one[row] for one in found]) for pair in kinds.values() for row in pair]
         lines.append(f"| {REFINED[arm]} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -128,12 +149,7 @@ def differences(arms: Iterable[str], seeds: list[int]) -> str:
     )
     for claim, (one, row), (other, other_row) in pairs:
         if {one, other} <= set(arms):
-            apart = []
-            for seed in seeds:
-                a, b = (
-                    rows_of(json.loads((HOME / f"{arm}-{seed}" / "groups.json").read_text())) for arm in (one, other)
-                )
-                apart.append(100 * (a[row]["score"] - b[other_row]["score"]))
+            apart = [groups(one, seed)[row] - groups(other, seed)[other_row] for seed in seeds]
             lines.append(f"| {claim} | {REFINED[one]} - {REFINED[other]}, {row} | {interval(apart)} |")
     return "\n".join(lines)
 
@@ -142,20 +158,11 @@ def merging(seeds: list[int]) -> str:
     """Table 2 of LayerShuffle: single models, random merges of them, and their ensemble."""
     lines = ["| refined | order | alone | merged | ensemble |", "|---|---|---|---|---|"]
     for arm in ("baseline", "shuffle"):
-        for order, row in (("sequential", "full"), ("arbitrary", "arbitrary")):
-            alone, merged, together = [], [], []
-            for pool in seeds:
-                runs = [HOME / f"pool_{arm}-{pool}-{member}" for member in range(POOL)]
-                scores = [rows_of(json.loads((run / "alone.json").read_text()))[row]["score"] for run in runs]
-                alone.append(100 * sum(scores) / len(scores))
-                merged.append(100 * top1(json.loads((HOME / f"merged_{arm}-{pool}.json").read_text()), order))
-                together.append(100 * top1(json.loads((HOME / f"ensemble_{arm}-{pool}.json").read_text()), order))
-            lines.append(f"| {REFINED[arm]} | {order} | {spread(alone)} | {spread(merged)} | {spread(together)} |")
+        for order in ("sequential", "arbitrary"):
+            found = [merge(arm, pool) for pool in seeds]
+            cells = [spread([one[kind][order] for one in found]) for kind in ("alone", "merged", "ensemble")]
+            lines.append(f"| {REFINED[arm]} | {order} | {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def top1(document: Any, order: str) -> float:
-    return float(next(row["top1"] for row in document["points"] if row["point"] == order))
 
 
 def dynamic(arms: Iterable[str], seeds: list[int]) -> str:
@@ -183,6 +190,19 @@ def overfit(run: Path) -> float:
     return 100 * (seen["score"] - last["val"][name]["score"])
 
 
+def when_there(work: Callable[..., object], given: tuple[Any, ...], needed: list[str]) -> None:
+    """Jobs begin in order, so that whoever makes what is needed has begun already."""
+    while not all((HOME / name / "manifest.json").exists() for name in needed):
+        if FAILED.is_set():
+            return
+        time.sleep(1)
+    try:
+        work(*given)
+    except BaseException:
+        FAILED.set()
+        raise
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="0,1,2")
@@ -195,23 +215,27 @@ def main() -> None:
     refined, scratch = ([arm for arm in arms if arm in wanted] for arms in (REFINED, DYNAMIC))
     pools = [] if arguments.no_merging else [(arm, pool) for pool in seeds for arm in ("baseline", "shuffle")]
 
-    def scratched(arms: Iterable[str]) -> Jobs:
-        return [(train, (f"dynamic_{arm}", f"dynamic_{arm}-{s}", s)) for s in seeds for arm in scratch if arm in arms]
+    def scratched(arms: Iterable[str]) -> list[Job]:
+        chosen = [(arm, seed) for seed in seeds for arm in scratch if arm in arms]
+        return [(train, (f"dynamic_{arm}", f"dynamic_{arm}-{seed}", seed), []) for arm, seed in chosen]
 
-    def refinements(arms: Iterable[str]) -> Jobs:
-        return [(refine, (arm, seed)) for seed in seeds for arm in refined if arm in arms]
+    def refinements(arms: Iterable[str]) -> list[Job]:
+        chosen = [(arm, seed) for seed in seeds for arm in refined if arm in arms]
+        return [(refine, (arm, seed), [f"base-{seed}"]) for arm, seed in chosen]
 
     first = ("baseline", "shuffle", "layerdrop")
-    steps: list[Jobs] = [
-        [(train, ("shuffle_base", f"base-{seed}", seed)) for seed in seeds if refined or pools],
-        refinements(first) + scratched(("base", "dt")),
-        [(pooled, (arm, pool, member)) for arm, pool in pools for member in range(POOL)],
-        [(merge, pair) for pair in pools] + refinements(REFINED) + scratched(DYNAMIC),
+    jobs: list[Job] = [
+        *((train, ("shuffle_base", f"base-{seed}", seed), []) for seed in seeds if refined or pools),
+        *refinements(first),
+        *scratched(("base", "dt")),
+        *((pooled, (arm, pool, m), [f"base-{pool}"]) for arm, pool in pools for m in range(POOL)),
+        *((merge, pair, [run.name for run in members(*pair)]) for pair in pools),
+        *refinements(set(REFINED) - {*first}),
+        *scratched(set(DYNAMIC) - {"base", "dt"}),
     ]
-    for step in steps:
-        with ThreadPoolExecutor(arguments.jobs) as pool:
-            for done in [pool.submit(work, *given) for work, given in step]:
-                done.result()
+    with ThreadPoolExecutor(arguments.jobs) as workers:
+        for done in [workers.submit(when_there, *job) for job in jobs]:
+            done.result()
     for table in (
         orders(refined, seeds) if refined else "",
         differences(refined, seeds) if refined else "",

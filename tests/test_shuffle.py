@@ -18,7 +18,8 @@ from supple.backbones.vit_cifar import VitCifar
 from supple.cost import count_params, mean_macs, profile
 from supple.errors import PointError, RecipeError
 from supple.methods import build
-from supple.methods.shuffle import Position, Shuffle, groups_of, position_loss, quarters, spread
+from supple.methods.orders import groups_of, quarters, spread
+from supple.methods.shuffle import Position, Shuffle, position_loss
 from supple.model import Output
 from supple.point import FULL, Point
 from supple.recipe import make_recipe
