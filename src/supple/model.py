@@ -98,6 +98,10 @@ class FlexibleModel(nn.Module):
         """The method's own loss term. Default: none."""
         return outputs[0].logits.new_zeros(())
 
+    def undecayed(self) -> Iterable[nn.Parameter]:
+        """Parameters that weight decay leaves alone. Default: none."""
+        return ()
+
     def phases(self) -> int:
         """How many trainings follow one another, each with its own epochs and optimizer. Default: one."""
         return 1
