@@ -5,6 +5,7 @@ or a loss are the keyword arguments of the class or function that its `name` sta
 """
 
 import inspect
+import json
 import re
 import sys
 from collections.abc import Callable, Iterable
@@ -141,6 +142,9 @@ def make_recipe(document: Any, changes: Iterable[str] = (), where: str = "recipe
     for section in (section for section, field in Recipe.model_fields.items() if field.is_required()):
         if not isinstance(document.get(section), dict):
             raise RecipeError(f'{where}: the section "{section}" is missing.', f"Add {section}: {{name: ...}}.")
+    kept = document["method"].get("kept")
+    if isinstance(kept, str):
+        document["method"] = {**document["method"], "kept": _read_pairs(kept, where)}
     for section, registry in (("backbone", BACKBONES), ("method", METHODS), ("loss", OBJECTIVES)):
         document[section] = named_settings(section, document[section], registry, where)
     if "branch" in document["method"]:
@@ -200,6 +204,17 @@ def named_settings(section: str, given: dict[str, Any], registry: dict[str, Any]
         cure = f"{did_you_mean(str(name), registry)} One of your own: supple VERB ... --import MODULE."
         raise RecipeError(f"{where}: {what}.", cure)
     return {"name": name, **_section(options(registry[name]), section, given, where).model_dump()}
+
+
+def _read_pairs(name: str, where: str) -> Any:
+    """What a JSON file says of kept dimensions: the recipe holds it from then on, not the name of the file."""
+    try:
+        if Path(name).stat().st_size > LARGEST:
+            raise ValueError(f"larger than {LARGEST} bytes")
+        return json.loads(Path(name).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        cure = "Give a JSON file with a pair for each block: [[24, 282], [24, 282], ...]."
+        raise RecipeError(f"{where}: method.kept={name} cannot be read: {_first_line(error)}.", cure) from None
 
 
 def _branches(given: Any) -> Any:

@@ -65,6 +65,14 @@ def blocks_of(network: nn.Module) -> list[Block]:
     return found
 
 
+def prunable(network: nn.Module) -> list[Block]:
+    """The blocks, or none where the network has none that could be pruned."""
+    try:
+        return blocks_of(network)
+    except RecipeError:
+        return []
+
+
 def obstacle(block: Block) -> str | None:
     """Why the dimensions of a block cannot be cut, if they cannot."""
     from timm.layers.attention import Attention
@@ -141,6 +149,47 @@ def cut_block(block: Block, dims: Tensor, hidden: Tensor) -> None:
             attention.head_dim, attention.attn_dim = len(dims), heads * len(dims)
     if len(hidden) < block.hidden or not torch.equal(hidden, first(block.hidden)):
         mlp.fc1, mlp.fc2 = rows_of(mlp.fc1, hidden), columns_of(mlp.fc2, hidden)
+
+
+@torch.no_grad()
+def pad_block(block: Block, multiple: int) -> None:
+    """Adds dimensions of zeros to a block's heads and MLP up to a multiple, in place: its outputs do not change."""
+    attention, mlp, heads, dims = block.attention, block.mlp, block.heads, block.head_dims
+    wide = -(-dims // multiple) * multiple
+    if wide > dims:
+        qkv, proj = attention.qkv, attention.proj
+        weight = _wider(qkv.weight.view(3, heads, dims, -1), 2, wide)
+        weight[0] *= attention.scale * math.sqrt(wide)
+        bias = None
+        if qkv.bias is not None:
+            bias = _wider(qkv.bias.view(3, heads, dims), 2, wide)
+            bias[0] *= attention.scale * math.sqrt(wide)
+        attention.qkv = _filled(qkv, weight.flatten(0, 2), None if bias is None else bias.flatten())
+        attention.proj = _filled(proj, _wider(proj.weight.view(-1, heads, dims), 2, wide).flatten(1), proj.bias)
+        attention.scale = wide**-0.5
+        if hasattr(attention, "head_dim"):
+            attention.head_dim, attention.attn_dim = wide, heads * wide
+    full = -(-block.hidden // multiple) * multiple
+    if full > block.hidden:
+        fc1, fc2 = mlp.fc1, mlp.fc2
+        mlp.fc1 = _filled(fc1, _wider(fc1.weight, 0, full), None if fc1.bias is None else _wider(fc1.bias, 0, full))
+        mlp.fc2 = _filled(fc2, _wider(fc2.weight, 1, full), fc2.bias)
+
+
+def _wider(values: Tensor, dim: int, size: int) -> Tensor:
+    """The same with zeros behind, along one dimension."""
+    shape = list(values.shape)
+    shape[dim] = size - shape[dim]
+    return torch.cat([values, values.new_zeros(shape)], dim)
+
+
+def _filled(linear: nn.Linear, weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    """A linear layer like another one, with other weights."""
+    new = like(linear, weight.shape[1], weight.shape[0])
+    new.weight.copy_(weight)
+    if bias is not None:
+        new.bias.copy_(bias)
+    return new
 
 
 def rows_in(block: Block) -> int:
