@@ -1,4 +1,4 @@
-"""Trains the pocket twin of SiDT's Table I and prints it as Markdown: search, prune, fine-tune, against what it must beat.
+"""The pocket twin of SiDT's Table I as Markdown: search, prune, fine-tune, and what that must beat.
 
     python benchmarks/pocket_sidt.py                 # three seeds, two runs at a time, about two hours
     python benchmarks/pocket_sidt.py --seeds 0
