@@ -2,9 +2,9 @@
 
 SiDT (pruned transformers): plain MACs and 1 per value that a layer norm gives, as the counter of Swin does.
 
-SL-ViT (everything else). Counted: 2 per multiply-add of convolutions and dense layers, 1 per output that a bias is added to, as many per pooling
-output as its window has values, 1 per product of two tensors, 5 per softmax value. Not counted: norms, activations,
-additions, and whatever multi-head attention does besides its softmax.
+SL-ViT (all others). Counted: 2 per multiply-add of convolutions and dense layers, 1 per output that a bias is added to,
+as many per pooling output as its window has values, 1 per product of two tensors, 5 per softmax value. Not counted:
+norms, activations, additions, and whatever multi-head attention does besides its softmax.
 
 SL-ViT does not state this convention. It is the one that meets its figures, and is most likely what TensorFlow's
 profiler saw: Keras builds attention from einsum, which that profiler does not know. The paper calls the unit FLOPS.

@@ -21,6 +21,7 @@ from supple.methods.ranking import By, Kept, Ranking, Scores, best_first, keep, 
 from supple.model import FlexibleModel
 from supple.recipe import Recipe
 from supple.runtime.measure import interleave
+from supple.sampling import SAMPLERS
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Change:
 
 def scores_of(model: FlexibleModel, by: By, seed: int = 0) -> Scores:
     """The scores of a run's dimensions."""
-    blocks = blocks_of(model.get_submodule("backbone"))
+    blocks = blocks_of(network_in(model))
     if by == "magnitude":
         return magnitudes(blocks)
     if by == "random":
@@ -60,10 +61,16 @@ def scores_of(model: FlexibleModel, by: By, seed: int = 0) -> Scores:
     return model.pairs()
 
 
+def network_in(model: FlexibleModel) -> nn.Module:
+    """The network that a method holds; one that holds none has no dimensions to prune itself."""
+    backbone = getattr(model, "backbone", None)
+    return backbone if isinstance(backbone, nn.Module) else model
+
+
 def prune(model: FlexibleModel, ratio: float, plan: Plan) -> tuple[nn.Module, Kept]:
     """The network without the share `ratio` of its dimensions, scores folded in; and what was kept."""
     kept = keep(scores_of(model, plan.by, plan.seed), ratio, plan.ranking, plan.multiple)
-    network = folded(model.get_submodule("backbone"))
+    network = folded(network_in(model))
     for block, (dims, hidden) in zip(blocks_of(network), kept.dims):
         cut_block(block, dims.sort().values, hidden.sort().values)
     return network, kept
@@ -73,7 +80,7 @@ def nest(model: FlexibleModel, widths: tuple[float, ...], plan: Plan) -> tuple[n
     """The whole network with its dimensions sorted, best first, and what each width keeps of them."""
     scores = scores_of(model, plan.by, plan.seed)
     kept = [keep(scores, 1 - width, plan.ranking, plan.multiple) for width in widths]
-    network = folded(model.get_submodule("backbone"))
+    network = folded(network_in(model))
     sort_dims(network, [(best_first(heads), best_first(hidden)) for heads, hidden in scores])
     return network, kept
 
@@ -90,7 +97,10 @@ def nested_recipe(recipe: Recipe, widths: tuple[float, ...], kept: list[Kept], o
 
 
 def _starting(recipe: Recipe, backbone: dict[str, Any], method: dict[str, Any], out: Path) -> Recipe:
-    train = recipe.train.model_copy(update={"init": str(out), "settle": ()})
+    changed: dict[str, Any] = {"init": str(out), "settle": ()}
+    if recipe.train.sample not in SAMPLERS:  # a group of the method that was
+        changed["sample"] = "every"
+    train = recipe.train.model_copy(update=changed)
     return recipe.model_copy(update={"backbone": backbone, "method": method, "train": train})
 
 
@@ -103,6 +113,7 @@ def save(out: Path, source: FlexibleModel, recipe: Recipe, network: nn.Module, s
     model.eval()
     score_and_save(recipe, out, model, splits, {})
     files.write(out / checkpoint.RECIPE, recipe.to_yaml())
+    model.ladder = checkpoint.load_ladder(out)
     return model
 
 

@@ -211,7 +211,10 @@ def _read_pairs(name: str, where: str) -> Any:
     try:
         if Path(name).stat().st_size > LARGEST:
             raise ValueError(f"larger than {LARGEST} bytes")
-        return json.loads(Path(name).read_text(encoding="utf-8"))
+        pairs = json.loads(Path(name).read_text(encoding="utf-8"))
+        if not pairs:
+            raise ValueError("it is empty")
+        return pairs
     except (OSError, ValueError) as error:
         cure = "Give a JSON file with a pair for each block: [[24, 282], [24, 282], ...]."
         raise RecipeError(f"{where}: method.kept={name} cannot be read: {_first_line(error)}.", cure) from None

@@ -80,8 +80,12 @@ def obstacle(block: Block) -> str | None:
     from timm.models.swin_transformer import WindowAttention
 
     attention, mlp = block.attention, block.mlp
+    if hasattr(attention, "logit_scale"):
+        return "normalises its queries and keys, as Swin-V2 does"
     if type(attention) not in (Attention, WindowAttention):
         return f"has attention of the kind {type(attention).__name__}"
+    if "GLU" in type(mlp).__name__.upper():
+        return f"gates its MLP ({type(mlp).__name__})"
     if type(mlp) is not Mlp:
         return f"has an MLP of the kind {type(mlp).__name__}"
     if not isinstance(getattr(attention, "q_norm", nn.Identity()), nn.Identity):

@@ -70,9 +70,7 @@ def prune(
         print(_told(found))
     if clamped:
         print(f"{clamped} groups would have lost all of their dimensions; one of each was kept.")
-    from supple.checkpoint import load_ladder
-
-    print(f"\n{load_ladder(out)}\n\nTrain it on: supple train {out / 'recipe.yaml'} --out RUN")
+    print(f"\n{pruned.ladder}\n\nTrain it on: supple train {out / 'recipe.yaml'} --out RUN")
 
 
 def _first() -> Any:

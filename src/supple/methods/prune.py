@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from supple.backbones.dims import Block, blocks_of, check_shape, resize, shape_of
+from supple.backbones.dims import Block, blocks_of, check_shape, like, resize, shape_of
 from supple.errors import RecipeError
 from supple.methods.ranking import Ranking, Scores, equal_scores, keep
 from supple.model import FlexibleModel, Output
@@ -45,6 +45,8 @@ class Prune(FlexibleModel):
         if gamma < 0 or not 0 <= ratio < 1:
             cause = f"method.gamma={gamma:g}, method.ratio={ratio:g} are out of range."
             raise RecipeError(cause, "gamma is not negative; a ratio lies from 0 to below 1.")
+        if kept and ratio:
+            raise RecipeError("method.ratio and method.kept are both given.", "Leave one of them out.")
         self.backbone, self.gamma = backbone, gamma
         self.scores = nn.ParameterList()
         blocks = blocks_of(backbone)
@@ -111,11 +113,11 @@ class Scored(nn.Linear):
     def fold(self) -> nn.Linear:
         """An ordinary layer with the scores in its weights."""
         score = self.score
-        new = nn.Linear(self.in_features, self.out_features, self.bias is not None, device=self.weight.device)
+        new = like(self, self.in_features, self.out_features)
         new.weight.copy_(self.weight * score[:, None])
         if self.bias is not None:
             new.bias.copy_(self.bias * score)
-        return new.to(self.weight.dtype).train(self.training)
+        return new
 
 
 def folded(network: nn.Module) -> nn.Module:

@@ -78,8 +78,8 @@ def _standing(score: Tensor) -> Tensor:
 
 
 def best_first(score: Tensor) -> Tensor:
-    """The dimensions of a group, best first."""
-    return torch.argsort(score, descending=True, stable=True)
+    """The dimensions of a group, those with the largest absolute score first."""
+    return torch.argsort(score.abs(), descending=True, stable=True)
 
 
 def _rounded(count: int, size: int, multiple: int) -> int:
