@@ -16,7 +16,7 @@ from supple.cost import count_macs, count_params, profile
 from supple.methods import build
 from supple.methods.exits import Exits
 from supple.pruning import Plan, prune
-from supple.recipe import make_recipe
+from supple.recipe import load_recipe, make_recipe
 from supple.train import train
 from tiny_transformers import INPUT, SHAPES, drop, recipe_of, save_run
 
@@ -89,10 +89,9 @@ def test_exits_on_a_pruned_swin_answer_in_the_end_as_it_does(exits, pruned):
     assert shape_of(exits.extract()) == shape_of(load(pruned).backbone)
 
 
-def test_exits_are_trained_on_a_pruned_run(command, pruned, tmp_path):
-    words = ("method.name=exits", "method.at=[layers.0]", "method.way=classifier_wise", f"train.init={pruned}")
-    recipe = make_recipe({**checkpoint.read_manifest(pruned)["recipe"], "method": {}}, words)
-    folder = train(recipe, tmp_path / "exits", quiet=True)
+def test_exits_are_trained_on_a_pruned_run(pruned, tmp_path):
+    changes = ["method.name=exits", "method.at=[layers.0]", "method.way=classifier_wise"]
+    folder = train(load_recipe(pruned / "recipe.yaml", changes), tmp_path / "exits", quiet=True)
     x = torch.randn(3, *INPUT)
     assert_close(load(folder)(x), load(pruned)(x))  # the backbone stood still
     assert len(load(folder).ladder.rows) == 2

@@ -86,9 +86,12 @@ def nest(model: FlexibleModel, widths: tuple[float, ...], plan: Plan) -> tuple[n
 
 
 def pruned_recipe(recipe: Recipe, kept: Kept, out: Path) -> Recipe:
-    """The recipe that fine-tunes a pruned network with the search's settings, from its own weights."""
+    """The recipe that fine-tunes a pruned network with the search's settings, from its own weights.
+
+    It holds no settings of its method, so that `method.name=exits` is all it takes to try another.
+    """
     backbone = {**recipe.backbone, "kept": kept.shape}
-    return _starting(recipe, backbone, {"name": "whole", "learn": "all"}, out)
+    return _starting(recipe, backbone, {"name": "whole"}, out)
 
 
 def nested_recipe(recipe: Recipe, widths: tuple[float, ...], kept: list[Kept], out: Path) -> Recipe:

@@ -70,7 +70,8 @@ class Nested(FlexibleModel):
         if width == 1:
             return self.backbone
         if width not in self._narrow:
-            self._narrow[width] = narrowed(self.backbone, self.shapes[width])
+            with torch.inference_mode(False):  # it may be trained later
+                self._narrow[width] = narrowed(self.backbone, self.shapes[width])
         return self._narrow[width]
 
     def plain(self, point: Point) -> nn.Module:
@@ -113,7 +114,7 @@ def narrow_block(block: Block, dims: int, hidden: int) -> None:
     if dims < block.head_dims:
         rows = per_head(block, first(dims))
         qkv = torch.cat([rows, rows + rows_in(block), rows + 2 * rows_in(block)])
-        stretch = torch.ones(len(qkv), device="cpu")
+        stretch = torch.ones(len(qkv), device="cpu", dtype=torch.double)
         stretch[: heads * dims] = attention.scale * math.sqrt(dims)
         attention.qkv, attention.proj = (
             Part(attention.qkv, rows=qkv, stretch=stretch),
