@@ -360,3 +360,10 @@ def test_a_point_with_an_equal_score_at_higher_cost_is_marked_too() -> None:
     text = str(Ladder([row("exit=1", 10, 0.5), row("exit=2", 20, 0.5), row("full", 20, 0.5)]))
     marks = [line.split("50.0")[1].strip() for line in text.splitlines()[1:]]
     assert marks == ["", "-  no better than exit=1 at higher cost", "-  no better than exit=1 at higher cost"]
+
+
+def test_groups_neither_beat_nor_are_beaten():
+    ladder = Ladder([row("any 6 of 12", 5, 0.99, draws=10), row("exit=1", 10, 0.5), row("full", 20, 0.6)])
+    assert [found.point for found in ladder.pareto()] == ["exit=1", "full"]
+    worse = Ladder([row("exit=1", 10, 0.5), row("any 6 of 12", 20, 0.1, draws=10)])
+    assert "worse than" not in str(worse)

@@ -45,6 +45,11 @@ class Row:
         return (self.point, self.engine, self.precision, self.batch, self.threads, self.machine)
 
     @property
+    def is_group(self) -> bool:
+        """A mean over points drawn from a group."""
+        return self.draws is not None
+
+    @property
     def ceiling(self) -> int | None:
         """The MACs to plan with: the worst case where there is one."""
         return self.macs if self.macs_worst is None else self.macs_worst
@@ -55,7 +60,11 @@ class Row:
         return {name: getattr(self, name) for name in names}
 
     def beats(self, other: "Row", cost: str) -> bool:
-        """Whether this row costs no more, scores no worse, and is not the same in both."""
+        """Whether this row costs no more, scores no worse, and is not the same in both. Groups stand beside the points,
+        and compete neither with them nor with each other: nobody can ask for one.
+        """
+        if self.is_group or other.is_group:
+            return False
         mine, theirs = getattr(self, cost), getattr(other, cost)
         if None in (mine, theirs, self.score, other.score):
             return False
@@ -115,8 +124,8 @@ class Ladder:
         return Ladder(row for row in self if all(getattr(row, name) == value for name, value in key.items()))
 
     def pareto(self, cost: str = "macs") -> list[Row]:
-        """The rows that no other row beats."""
-        rows = [row for row in self if getattr(row, cost) is not None and row.score is not None]
+        """The points that no other one beats."""
+        rows = [row for row in self if getattr(row, cost) is not None and row.score is not None and not row.is_group]
         return [row for row in rows if not any(other.beats(row, cost) for other in rows)]
 
     def best_under(self, *, ms: float | None = None, macs: float | None = None, **key: object) -> Point:

@@ -137,6 +137,11 @@ class FlexibleModel(nn.Module):
         """Parameters that no point uses when it answers; they are counted as `extra_params`."""
         return ()
 
+    @property
+    def trunk(self) -> Trunk | None:
+        """The network as stem, blocks and head, where it is such a one."""
+        return None
+
     # --- what every model offers ----------------------------------------------------------------------------------
 
     def check(self, point: Point) -> Point:
@@ -149,7 +154,7 @@ class FlexibleModel(nn.Module):
 
     def order(self, points: Iterable[Point]) -> list[Point]:
         """The checked points, each once, in execution order."""
-        points = (points,) if isinstance(points, (Point, str)) else tuple(points)
+        points = tuple(points) if isinstance(points, Iterable) and not isinstance(points, (Point, str)) else (points,)
         for point in points:
             if not isinstance(point, Point):
                 raise PointError(f"{point!r} is no Point.", 'Write Point(exit=2), or Point.parse("exit=2").')

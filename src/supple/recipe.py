@@ -160,7 +160,8 @@ def make_recipe(document: Any, changes: Iterable[str] = (), where: str = "recipe
         ("train.sample", recipe.train.sample, [*SAMPLERS, *METHODS[recipe.method["name"]].sampled]),
     ):
         if name not in known:
-            raise RecipeError(f'{where}: {key} "{name}" is unknown.', did_you_mean(name, known))
+            method = f" for method {recipe.method['name']}" if key == "train.sample" else ""
+            raise RecipeError(f'{where}: {key} "{name}" is unknown{method}.', did_you_mean(name, known))
     return recipe
 
 
