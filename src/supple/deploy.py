@@ -11,7 +11,6 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from supple.backbones.dims import pad_block, prunable
 
-
 PADDED_FOR = 8  # images at once: with one, odd dimensions cost too little to be worth more MACs
 
 
