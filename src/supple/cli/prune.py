@@ -15,19 +15,14 @@ def prune(
     out: Annotated[Path, typer.Option(help="A new run folder.")],
     changes: Changes = None,
     ratio: Annotated[float | None, typer.Option(help="Share of all prunable dimensions to cut: 0.4.")] = None,
-    widths: Annotated[
-        str | None, typer.Option(help="Instead: one checkpoint that runs at all these shares kept: 0.2,0.4,0.6,0.8.")
-    ] = None,
+    widths: Annotated[str | None, typer.Option(help="Instead: one checkpoint for these shares kept: 0.4,0.8.")] = None,
     ranking: Annotated[str, typer.Option(help="Compare dimensions: global, per_type or per_layer.")] = "global",
     by: Annotated[str, typer.Option(help="score (of the search), magnitude (of the weights) or random.")] = "score",
     multiple: Annotated[int, typer.Option(help="Round kept dimensions to a multiple: 8.", min=1, max=1024)] = 1,
     seed: Annotated[int, typer.Option(help="Of --by random.", min=0)] = 0,
     json: Json = False,
 ) -> None:
-    """Sorts the dimensions of a transformer by their scores, folds the scores in and cuts the lowest (SiDT).
-
-    The new run answers at once and can be trained on: supple train OUT/recipe.yaml --out RUN.
-    """
+    """Folds the scores in and cuts the lowest (SiDT). Train on: supple train OUT/recipe.yaml --out RUN."""
     from supple.cli.common import model_of, recipe_of, splits_for
     from supple.methods.ranking import By, Ranking
     from supple.pruning import Plan, nest, nested_recipe, pruned_recipe, save, timed
