@@ -43,10 +43,16 @@ def search(tmp_path_factory) -> Path:
 def pruned(search) -> Path:
     """Saved by another process."""
     out = search.parent / "pruned"
-    words = [sys.executable, "-m", "supple", "prune", str(search), "--ratio", "0.4", "--out", str(out)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    run(["prune", str(search), "--ratio", "0.4", "--out", str(out)])
     return out
+
+
+def run(words: list[str], module: bool = True) -> str:
+    """What a process of its own prints: of a verb of supple, or of Python."""
+    command = [sys.executable, *(["-m", "supple"] if module else []), *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +79,30 @@ def test_a_pruned_run_loads_from_its_folder_alone_and_equals_what_was_pruned(sea
     masked = load(search)
     drop(masked, kept)
     assert_close(model(x), masked(x), atol=1e-5, rtol=1e-5)
+
+
+def test_the_swin_t_of_the_paper_is_pruned_by_one_process_and_answers_in_another(tmp_path):
+    swin_t = make_recipe(
+        {
+            "data": {"name": "generated", "size": 224, "test_limit": 4},
+            "backbone": load_recipe("sidt/cifar100_swin_t").backbone,
+            "method": {"name": "prune"},
+        }
+    )
+    search = save_run(tmp_path / "search", swin_t)
+    run(["prune", str(search), "--ratio", "0.4", "--out", str(tmp_path / "pruned")])
+    script = f"""
+import torch, supple
+model = supple.load({str(tmp_path / "pruned")!r})
+with torch.inference_mode():
+    print(sum(p.numel() for p in model.parameters()), *model(torch.ones(1, 3, 224, 224))[0].tolist())
+"""
+    params, *logits = map(float, run(["-c", script], module=False).split())
+    network, kept = prune(load(search), 0.4, Plan())
+    assert sum(len(dims) for pair in kept.dims for dims in pair) == int(0.6 * 18_048)  # of heads and MLPs
+    assert params == count_params(network.parameters())
+    with torch.inference_mode():
+        assert_close(torch.tensor(logits), network(torch.ones(1, 3, 224, 224))[0], atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("promise", CONTRACT, ids=lambda promise: promise.__name__.removeprefix("test_"))
