@@ -13,6 +13,7 @@ import test_contract as contract
 from supple import checkpoint, load
 from supple.backbones.dims import shape_of
 from supple.cost import count_macs, count_params, profile
+from supple.initial import initialise
 from supple.methods import build
 from supple.methods.exits import Exits
 from supple.pruning import Plan, prune
@@ -125,6 +126,13 @@ def test_exits_are_trained_on_a_pruned_run(pruned, tmp_path):
     x = torch.randn(3, *INPUT)
     assert_close(load(folder)(x), load(pruned)(x))  # the backbone stood still
     assert len(load(folder).ladder.rows) == 2
+
+
+def test_another_method_that_starts_from_a_search_gets_the_scores_in_its_weights(search):
+    model = build(recipe_of().backbone, {"name": "exits", "at": ["layers.0"]}, 4, INPUT).eval()
+    x = torch.randn(3, *INPUT)
+    initialise(model, make_recipe({**recipe_of().resolved(), "train": {"init": str(search)}}), quiet=True)
+    assert_close(model(x), load(search)(x))
 
 
 # --- padding for deployment -------------------------------------------------------------------------------------------

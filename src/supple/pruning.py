@@ -49,8 +49,8 @@ class Change:
 def scores_of(model: FlexibleModel, by: By, seed: int = 0) -> Scores:
     """The scores of a run's dimensions."""
     blocks = blocks_of(network_in(model))
-    if by == "magnitude":
-        return magnitudes(blocks)
+    if by == "magnitude":  # of the weights that it computes with
+        return magnitudes(blocks_of(folded(network_in(model))))
     if by == "random":
         return random_scores(blocks, seed)
     if not isinstance(model, Prune) or not len(model.scores):
