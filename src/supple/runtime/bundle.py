@@ -1,0 +1,129 @@
+"""Exported folders: a graph for every point, a chain of graphs where the model has stages, and what they need to answer.
+
+The manifest vouches for every file by its sha256 and is written last. Nothing here imports torch.
+"""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from supple.errors import CheckpointError
+from supple.files import sha256
+from supple.ladder import Ladder
+from supple.point import Point
+
+FORMAT = 1
+MANIFEST, LADDER = "manifest.json", "ladder.json"
+KINDS = {"onnx": ".onnx", "openvino": ".xml", "torch-export": ".pt2"}  # what a folder is exported to: its graphs
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One graph of a chain: takes the state, gives the next one and, where a point answers here, its logits last."""
+
+    file: str
+    point: str | None
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """What is known of an exported folder."""
+
+    folder: Path
+    kind: str  # a key of KINDS
+    precision: str  # fp32 or int8
+    checkpoint: str  # sha256 of the weights that it was made from
+    graphs: dict[str, str]  # point -> file
+    stages: tuple[Stage, ...]  # empty: the model has no chain
+    task: str
+    classes: tuple[str, ...]
+    input_shape: tuple[Any, ...]
+    preprocess: dict[str, Any] | None
+    policy: dict[str, Any] | None
+    ladder: Ladder = field(default_factory=Ladder, compare=False)
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        return tuple(Point.parse(text) for text in self.graphs)
+
+    def path(self, file: str) -> Path:
+        return self.folder / file
+
+
+def is_bundle(folder: str | Path) -> bool:
+    """Whether a folder holds exported graphs (and no run)."""
+    try:
+        manifest = json.loads((Path(folder) / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(manifest, dict) and manifest.get("kind") == "export"
+
+
+def open_bundle(folder: str | Path) -> Bundle:
+    """Reads and checks an exported folder: format, and every file against its digest."""
+    folder = Path(folder)
+    cure = "Export it again: supple export RUN."
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{folder / MANIFEST} is missing.", "Give a folder that supple export wrote.") from None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{folder / MANIFEST} cannot be read: {error}.", cure) from None
+    if not isinstance(manifest, dict) or manifest.get("kind") != "export":
+        raise CheckpointError(f"{folder} is no exported folder.", "Give one that supple export wrote.")
+    if manifest.get("format") != FORMAT:
+        said = f"{folder / MANIFEST} has format {manifest.get('format')!r}; this supple reads format {FORMAT}."
+        raise CheckpointError(said, "Another version wrote it: update supple, or export again.")
+    try:
+        bundle = _read(folder, manifest)
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        raise CheckpointError(f"{folder / MANIFEST} is incomplete: {error}.", cure) from None
+    for name, digest in manifest["files"].items():
+        path = folder / name
+        if not path.is_file():
+            raise CheckpointError(f"{path} is missing.", cure)
+        if sha256(path) != digest:
+            raise CheckpointError(f"{path} is not the file that {MANIFEST} vouches for.", cure)
+    return bundle
+
+
+def _read(folder: Path, manifest: dict[str, Any]) -> Bundle:
+    files = manifest["files"]
+    graphs = {str(point): str(fact["file"]) for point, fact in manifest["points"].items()}
+    stages = tuple(Stage(str(stage["file"]), stage["point"]) for stage in manifest["stages"])
+    for name in (*graphs.values(), *(stage.file for stage in stages)):
+        if name not in files or Path(name).name != name:
+            raise ValueError(f"nothing vouches for {name}")
+    if manifest["to"] not in KINDS or not graphs:
+        raise ValueError("no graphs")
+    bundle = Bundle(
+        folder,
+        manifest["to"],
+        manifest["precision"],
+        manifest["checkpoint"],
+        graphs,
+        stages,
+        manifest["task"],
+        tuple(manifest["classes"]),
+        _tuples(manifest["input_shape"]),
+        manifest["preprocess"],
+        manifest["policy"],
+        read_ladder(folder, manifest),
+    )
+    return bundle
+
+
+def read_ladder(folder: Path, manifest: dict[str, Any]) -> Ladder:
+    """The ladder measured for these graphs; empty if there is none, or if it belongs to other ones."""
+    try:
+        document = json.loads((folder / LADDER).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return Ladder()
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{folder / LADDER} cannot be read: {error}.", "Delete it, and measure again.") from None
+    return Ladder.from_json(document) if document.get("checkpoint") == manifest["checkpoint"] else Ladder()
+
+
+def _tuples(shape: Any) -> Any:
+    return tuple(map(_tuples, shape)) if isinstance(shape, list) else shape

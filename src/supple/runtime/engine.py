@@ -1,0 +1,53 @@
+"""Engines by name. One runs the graphs of an exported folder, or a run itself, on numpy arrays."""
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Protocol
+
+import numpy as np
+
+from supple.errors import RecipeError
+from supple.text import did_you_mean
+
+Array = np.ndarray[Any, Any]
+State = tuple[Array, ...]
+
+
+class Engine(Protocol):
+    """What runs graphs. Calls may come from several threads at once."""
+
+    name: str
+    precision: str
+
+    def run_point(self, point: str, x: State) -> Array: ...  # the logits of a point as a graph of its own
+    def run_stage(self, k: int, state: State) -> tuple[State, Array | None]: ...  # stage k of the chain, from 0
+    def close(self) -> None: ...
+
+
+# Where each engine is, the package that it needs, and the kinds of folders (see bundle.KINDS) that it opens.
+ENGINES: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "torch": ("supple.runtime.torch_engine", "torch", ("run", "torch-export")),
+    "onnxruntime": ("supple.runtime.onnx_engine", "onnxruntime", ("onnx",)),
+    "openvino": ("supple.runtime.openvino_engine", "openvino", ("openvino", "onnx")),
+}
+
+
+def available(kind: str) -> list[str]:
+    """The engines that are installed and open such a folder."""
+    return [name for name, (_, package, kinds) in ENGINES.items() if kind in kinds and find_spec(package)]
+
+
+def open_engine(name: str, source: Any, threads: int) -> Engine:
+    """An engine for an exported folder (a Bundle) or a run (a FlexibleModel)."""
+    if name not in ENGINES:
+        raise RecipeError(f'there is no engine "{name}".', did_you_mean(name, ["auto", *ENGINES]))
+    module, package, kinds = ENGINES[name]
+    kind = getattr(source, "kind", "run")
+    if kind not in kinds:
+        cure = f"Engines for it: {', '.join(available(kind)) or 'none is installed'}."
+        raise RecipeError(f"the engine {name} does not open a folder of kind {kind}.", cure)
+    if find_spec(package) is None:
+        extra = "" if package == "torch" else "[export]"
+        raise RecipeError(f"the engine {name} is not installed.", f"Install it: pip install 'supple{extra}'.")
+    engine: Engine = import_module(module).load(source, threads)
+    return engine

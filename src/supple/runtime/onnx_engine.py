@@ -1,0 +1,52 @@
+"""ONNX Runtime: a session for every graph, made when it is first needed."""
+
+import threading
+
+import onnxruntime
+
+from supple.runtime.bundle import Bundle
+from supple.runtime.engine import Array, State
+
+
+class OnnxEngine:
+    name = "onnxruntime"
+
+    def __init__(self, bundle: Bundle, threads: int) -> None:
+        self.bundle, self.precision = bundle, bundle.precision
+        self._options = onnxruntime.SessionOptions()
+        self._options.intra_op_num_threads = threads
+        self._options.inter_op_num_threads = 1
+        self._options.log_severity_level = 3
+        if threads > 1:  # a stage that has ended must not keep a core busy while the next one runs
+            self._options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        self._sessions: dict[str, onnxruntime.InferenceSession] = {}
+        self._lock = threading.Lock()
+
+    def run_point(self, point: str, x: State) -> Array:
+        logits: Array = self._run(self.bundle.graphs[point], x)[-1]
+        return logits
+
+    def run_stage(self, k: int, state: State) -> tuple[State, Array | None]:
+        stage = self.bundle.stages[k]
+        outputs = self._run(stage.file, state)
+        return (tuple(outputs), None) if stage.point is None else (tuple(outputs[:-1]), outputs[-1])
+
+    def close(self) -> None:
+        self._sessions.clear()
+
+    def _run(self, file: str, inputs: State) -> list[Array]:
+        session = self._sessions.get(file) or self._open(file)
+        names = [entry.name for entry in session.get_inputs()]
+        outputs: list[Array] = session.run(None, dict(zip(names, inputs)))
+        return outputs
+
+    def _open(self, file: str) -> onnxruntime.InferenceSession:
+        with self._lock:
+            if file not in self._sessions:
+                path = str(self.bundle.path(file))
+                self._sessions[file] = onnxruntime.InferenceSession(path, self._options, ["CPUExecutionProvider"])
+            return self._sessions[file]
+
+
+def load(bundle: Bundle, threads: int) -> OnnxEngine:
+    return OnnxEngine(bundle, threads)

@@ -1,0 +1,175 @@
+"""Answers within deadlines, with engines made by hand: what is started, what is not, and who answers."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from supple.errors import DataError, PointError
+from supple.ladder import Ladder, Row
+from supple.point import FULL, Point
+from supple.runtime.pace import Pace
+from supple.runtime.predictor import LateError, Predictor
+
+EXITS = (Point(exit=1), Point(exit=2), FULL)
+X = np.zeros((1, 2), np.float32)
+
+
+class Chain:
+    """Three stages that take so many milliseconds and answer class 0, 1, 2; what ran is written down."""
+
+    name, precision = "by hand", "fp32"
+
+    def __init__(self, *ms: float) -> None:
+        self.ms, self.ran, self.broken = list(ms), [], set()
+        self.after = {}  # stage -> what happens when it ends
+
+    def run_stage(self, k, state):
+        self.ran.append(k)
+        time.sleep(self.ms[k] / 1000)
+        self.after.get(k, lambda: None)()
+        logits = np.full((len(state[0]), 3), np.nan if k in self.broken else 0.0, np.float32)
+        logits[:, k] = np.nan if k in self.broken else 5.0
+        return state, logits
+
+    def run_point(self, point, x):
+        k = [str(p) for p in EXITS].index(point)
+        self.ran.append(k)
+        time.sleep(sum(self.ms[: k + 1]) / 1000)
+        logits = np.zeros((len(x[0]), 3), np.float32)
+        logits[:, k] = 5.0
+        return logits
+
+    def close(self):
+        self.ran.append("closed")
+
+
+def predictor(engine: Chain, chain: bool = True) -> Predictor:
+    ladder = Ladder(
+        [Row(str(p), macs=10 * (k + 1), metric="accuracy", score=0.5 + 0.1 * k) for k, p in enumerate(EXITS)]
+    )
+    stages = [str(p) for p in EXITS] if chain else []
+    made = Predictor(
+        engine, points=EXITS, stages=stages, classes=("a", "b", "c"), preprocess=None, ladder=ladder, shape=(2,)
+    )
+    made.warm()
+    engine.ran.clear()
+    return made
+
+
+def ask(made: Predictor, **how):
+    (answer,) = made.predict(X, **how)
+    return answer
+
+
+def test_without_a_limit_the_full_model_answers():
+    made = predictor(Chain(1, 1, 1))
+    answer = ask(made)
+    assert (answer.label, answer.point, answer.reason, answer.late) == ("c", "full", "full", False)
+
+
+def test_a_stage_that_would_end_too_late_is_not_started():
+    engine = Chain(1, 1, 60)
+    answer = ask(predictor(engine), deadline_ms=30)
+    assert engine.ran == [0, 1]
+    assert (answer.label, answer.point, answer.reason, answer.late) == ("b", "exit=2", "deadline", False)
+
+
+def test_a_stage_that_is_slower_than_ever_leaves_no_time_for_the_next():
+    engine = Chain(1, 5, 5)
+    made = predictor(engine)
+    engine.ms[0] = 40  # since the predictor was opened
+    answer = ask(made, deadline_ms=45)
+    assert engine.ran == [0]
+    assert (answer.point, answer.reason, answer.late) == ("exit=1", "deadline", False)
+
+
+def test_plenty_of_time_runs_to_the_end():
+    engine = Chain(1, 1, 1)
+    answer = ask(predictor(engine), deadline_ms=1000)
+    assert engine.ran == [0, 1, 2]
+    assert (answer.point, answer.reason) == ("full", "full")
+
+
+def test_a_deadline_that_nothing_meets_is_answered_by_the_cheapest_and_marked():
+    engine = Chain(20, 1, 1)
+    made = predictor(engine)
+    answer = ask(made, deadline_ms=2)
+    assert (engine.ran, answer.point, answer.late) == ([0], "exit=1", True)
+    with pytest.raises(LateError, match="the first exit takes"):
+        ask(made, deadline_ms=2, strict=True)
+
+
+def test_cancelling_between_stages_gives_the_latest_finished_exit():
+    engine, cancel = Chain(1, 1, 1), threading.Event()
+    made = predictor(engine)
+    engine.after[1] = cancel.set
+    answer = ask(made, cancel=cancel)
+    assert engine.ran == [0, 1]
+    assert (answer.label, answer.point, answer.reason) == ("b", "exit=2", "cancelled")
+
+
+def test_it_stops_as_soon_as_it_is_sure():
+    engine = Chain(1, 1, 1)
+    made = predictor(engine)
+    assert ask(made, min_confidence=0.9).point == "exit=1"
+    assert ask(made, min_confidence=1.0).point == "full"
+
+
+def test_the_last_finite_exit_answers():
+    engine = Chain(1, 1, 1)
+    made = predictor(engine)
+    engine.broken = {2}
+    answer = ask(made, deadline_ms=1000)
+    assert (answer.point, answer.reason) == ("exit=2", "not finite")
+    engine.broken = {0, 1, 2}
+    with pytest.raises(DataError, match="no exit gave finite numbers"):
+        ask(made, deadline_ms=1000)
+
+
+def test_without_a_chain_the_point_is_chosen_beforehand():
+    engine = Chain(1, 1, 60)
+    answer = ask(predictor(engine, chain=False), deadline_ms=30)
+    assert (engine.ran, answer.point, answer.reason) == ([1], "exit=2", "deadline")
+
+
+def test_a_budget_is_kept_and_an_unknown_point_refused():
+    made = predictor(Chain(0, 0, 0))
+    assert ask(made, budget_macs=25).point == "exit=2"
+    assert ask(made, budget_macs=1).point == "exit=1"
+    assert ask(made, point="exit=2").reason == "asked"
+    with pytest.raises(PointError, match="exit=7"):
+        ask(made, point="exit=7")
+    with pytest.raises(PointError, match="more than one"):
+        ask(made, point="exit=1", deadline_ms=3)
+
+
+def test_many_threads_get_their_own_answers():
+    made, wrong = predictor(Chain(0, 0, 0)), []
+
+    def work(point, label):
+        for _ in range(200):
+            if ask(made, point=point).label != label:
+                wrong.append(point)
+
+    threads = [threading.Thread(target=work, args=pair) for pair in (("exit=1", "a"), ("exit=2", "b"), ("full", "c"))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_estimates_follow_the_machine():
+    pace = Pace()
+    pace.learn("step", [10.0] * 20)
+    assert pace.ms("step") == 10
+    for _ in range(100):
+        pace.note("step", 20.0)
+    assert pace.ms("step") == pytest.approx(20, rel=0.01)
+    for _ in range(200):
+        pace.note("step", 5.0)
+    assert pace.ms("step") == 10  # a lucky moment is no promise
+    pace.note("step", 1e9)
+    assert pace.ms("step") < 20  # and one accident no trend
