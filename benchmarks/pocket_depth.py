@@ -22,7 +22,7 @@ from supple.point import FULL
 
 HOME = Path("runs/pocket/depth")
 REFINED = {
-    "baseline": "in order",
+    "baseline": "plain",
     "shuffle": "LayerShuffle",
     "layerdrop": "LayerDrop",
     "position": "LayerShuffle, position",
