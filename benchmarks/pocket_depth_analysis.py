@@ -41,7 +41,7 @@ def analysed(arm: str, seed: int) -> Any:
 def contributions(seeds: list[int]) -> str:
     """Figure 4 of LayerShuffle in figures: shares of the class token's change, at home and elsewhere."""
     lines = ["| refined | at home | elsewhere | difference | strongest within one position of home |", "|---" * 5 + "|"]
-    for place, name in enumerate(("LayerShuffle", "in order")):
+    for place, name in enumerate(("LayerShuffle", "plain")):
         found = [at_home(analysed("shuffle", seed)["runs"][place]["layers"]) for seed in seeds]
         home, away, near = ([one[i] for one in found] for i in range(3))
         apart = interval([a - b for a, b in zip(home, away)])
