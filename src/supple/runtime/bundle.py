@@ -1,4 +1,4 @@
-"""Exported folders: a graph for every point, a chain of graphs where the model has stages, and what they need to answer.
+"""Exported folders: a graph for every point, a chain of graphs where a model has stages, and what answering needs.
 
 The manifest vouches for every file by its sha256 and is written last. Nothing here imports torch.
 """

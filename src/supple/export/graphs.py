@@ -70,3 +70,20 @@ def chain_of(model: FlexibleModel, x: Any) -> list[Graph]:
 def file_name(point: Point) -> str:
     """A point as part of a file's name: exit=2,width=0.5 is exit-2_width-0.5."""
     return str(point).replace("=", "-").replace(",", "_")
+
+
+@torch.no_grad()
+def calibration(graph: Graph, model: FlexibleModel, x: Tensor) -> list[tuple[Tensor, ...]]:
+    """What a graph is given for these inputs, sample by sample: the inputs themselves, or the states before a stage."""
+    state: Any = x
+    if isinstance(graph.module, FlatStage):
+        for stage in model.stages():
+            if stage is graph.module.stage:
+                break
+            state, _ = stage(state)
+    flat = _pytree.tree_leaves(state)
+    return [tuple(part[i : i + 1] for part in flat) for i in range(len(flat[0]))]
+
+
+def has_attention(module: nn.Module) -> bool:
+    return any(hasattr(part, "attn") or "Attention" in type(part).__name__ for part in module.modules())

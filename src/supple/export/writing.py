@@ -1,0 +1,172 @@
+"""From a run to an exported folder: graphs made, checked on real inputs, and vouched for."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from supple import checkpoint, files
+from supple.cost import profile
+from supple.errors import CheckpointError
+from supple.evaluate import Dataset
+from supple.export.check import largest_difference, scores
+from supple.export.convert import convert
+from supple.export.graphs import Graph, calibration, chain_of, graphs_of, has_attention
+from supple.export.quantize import quantize
+from supple.ladder import Ladder
+from supple.model import FlexibleModel
+from supple.point import Point
+from supple.runtime.bundle import FORMAT, KINDS, LADDER, MANIFEST, open_bundle
+from supple.runtime.engine import open_engine
+
+CHECKED_ON, CALIBRATED_ON = 8, 128  # held-out and training images
+ENGINE = {"onnx": "onnxruntime", "openvino": "openvino", "torch-export": "torch"}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked for."""
+
+    to: str = "onnx"
+    int8: bool = False
+    points: tuple[Point, ...] = ()  # none: all
+    most_lost: float = 0.01  # int8: a point that loses more of its score on held-out images is left out
+
+    @property
+    def precision(self) -> str:
+        return "int8" if self.int8 else "fp32"
+
+
+@dataclass(frozen=True)
+class Held:
+    """The data that an export needs: to calibrate, to check, to score."""
+
+    train: Dataset
+    val: Dataset
+    test: Dataset
+
+
+Watch = Callable[[int], None]
+
+
+def export(run: Path, out: Path, wanted: Wanted, data: Held, watch: Watch | None = None) -> dict[str, Any]:
+    """Writes the graphs of a run into a new folder, checked; gives its manifest. `watch` counts graphs."""
+    model = checkpoint.load(run)
+    digest = checkpoint.read_manifest(run)["files"][checkpoint.WEIGHTS]
+    x = data.val.batch(torch.arange(min(CHECKED_ON, len(data.val))))[0]
+    points = model.order(wanted.points or (*model.points, *model.settled))
+    graphs, chain = graphs_of(model, points, x[:2]), chain_of(model, x[:2])
+    seen = data.train.batch(torch.arange(min(CALIBRATED_ON, len(data.train))))[0] if wanted.int8 else x
+    made = {}
+    for graph in (*graphs, *chain):
+        made[graph.name] = _made(graph, wanted, model, seen)
+        if watch is not None:
+            watch(1)
+    manifest = {
+        "format": FORMAT,
+        "kind": "export",
+        "to": wanted.to,
+        "precision": wanted.precision,
+        "checkpoint": digest,
+        "task": getattr(model, "task", "classes"),
+        "classes": list(model.classes),
+        "input_shape": model.input_shape,
+        "preprocess": model.preprocess.to_json() if model.preprocess is not None else None,
+        "points": {str(graph.point): {"file": _opened(made[graph.name], wanted.to)} for graph in graphs},
+        "stages": [{"file": _opened(made[g.name], wanted.to), "point": g.point and str(g.point)} for g in chain],
+        "policy": _policy(model),
+        "versions": checkpoint.versions(),
+    }
+    try:
+        _write(out, manifest, {name: content for parts in made.values() for name, content in parts.items()})
+        _check(model, out, manifest, wanted, data, x)
+    except BaseException:
+        shutil.rmtree(out, ignore_errors=True)
+        raise
+    return manifest
+
+
+def _made(graph: Graph, wanted: Wanted, model: FlexibleModel, seen: Tensor) -> dict[str, bytes]:
+    parts = convert(graph, wanted.to)
+    if not wanted.int8:
+        return parts
+    return quantize(graph, parts, wanted.to, calibration(graph, model, seen), has_attention(graph.module))
+
+
+def _check(model: FlexibleModel, out: Path, manifest: dict[str, Any], wanted: Wanted, data: Held, x: Tensor) -> None:
+    """fp32: the values. int8: the score on held-out images; points that lose too much go. Then the ladder."""
+    bundle = open_bundle(out)
+    engine = open_engine(ENGINE[wanted.to], bundle, torch.get_num_threads())
+    known = {row.point: row for row in (*profile(model), *model.ladder)}
+    found: dict[str, float] = {}
+    if wanted.int8:
+        before = {str(score.name): score.score for score in _true_scores(model, data.val)}
+        after = scores(bundle, engine, data.val)
+        lost = {name: before[name.removesuffix(", chain")] - score for name, score in after.items()}
+        manifest["lost"] = lost
+        _leave_out(out, manifest, [name for name, share in lost.items() if share > wanted.most_lost])
+        found = scores(open_bundle(out), engine, data.test)
+    else:
+        manifest["difference"] = largest_difference(model, bundle, engine, x)
+    engine.close()
+    ladder = Ladder()
+    for point in manifest["points"]:
+        row = known[point]
+        facts = {**row.counts(), "metric": row.metric, "score": found.get(point, row.score), "n": row.n}
+        ladder.update(point, engine.name, wanted.precision, higher_is_better=row.higher_is_better, **facts)
+    files.write(out / LADDER, json.dumps({"checkpoint": manifest["checkpoint"], **ladder.to_json()}, indent=1))
+    _vouch(out, manifest)
+
+
+def _true_scores(model: FlexibleModel, data: Dataset) -> Any:
+    from supple.evaluate import evaluate
+
+    return evaluate(model, data)
+
+
+def _leave_out(out: Path, manifest: dict[str, Any], names: list[str]) -> None:
+    """Drops the graphs of points that lost too much, and the chain where one of its answers did."""
+    for point in [name for name in names if name in manifest["points"]]:
+        _unlink(out, manifest["points"].pop(point)["file"])
+    if any(name.endswith(", chain") for name in names):
+        for stage in manifest["stages"]:
+            _unlink(out, stage["file"])
+        manifest["stages"] = []
+    manifest["left_out"] = names
+    if not manifest["points"]:
+        cure = "Allow more with --most-lost, or leave --int8 out."
+        raise CheckpointError("every point loses more in int8 than is allowed.", cure)
+    _vouch(out, manifest)
+
+
+def _unlink(out: Path, name: str) -> None:
+    for path in out.glob(f"{Path(name).stem}.*"):
+        path.unlink()
+
+
+def _write(out: Path, manifest: dict[str, Any], contents: dict[str, bytes]) -> None:
+    for name, content in contents.items():
+        files.write(out / name, content)
+    _vouch(out, manifest)
+
+
+def _vouch(out: Path, manifest: dict[str, Any]) -> None:
+    """Writes the manifest with the digests of all graphs that are there."""
+    there = sorted(path for path in out.iterdir() if path.name not in (MANIFEST, LADDER) and path.is_file())
+    digests = {path.name: files.sha256(path) for path in there}
+    files.write(out / MANIFEST, json.dumps({**manifest, "files": digests}, indent=1))
+
+
+def _opened(parts: dict[str, bytes], to: str) -> str:
+    """Of the files of one graph, the one that is opened."""
+    return next(name for name in parts if name.endswith(KINDS[to]))
+
+
+def _policy(model: FlexibleModel) -> Any:
+    policy = getattr(model, "policy", None)
+    return None if policy is None else policy.to_json()
