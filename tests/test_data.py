@@ -563,11 +563,11 @@ def test_only_the_limited_images_are_decoded(tmp_path: Path, monkeypatch: pytest
 
 
 def test_above_the_memory_limit_files_are_read_on_demand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import supple.data.images as images
+    import supple.data.prepare as prepare
 
     root = class_folders(tmp_path, {"a": 10, "b": 10})
     opened = []
-    monkeypatch.setattr(images, "decode", lambda *given: opened.append(given[0]) or decode(*given))
+    monkeypatch.setattr(prepare, "decode", lambda *given: opened.append(given[0]) or decode(*given))
     bytes_needed = 20 * 3 * 8 * 8
     load("folder", root=str(root), memory_limit=bytes_needed, warn=silent).train.batch(torch.arange(3))
     assert opened == []

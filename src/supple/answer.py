@@ -1,7 +1,8 @@
-"""Answers for image files: choose the point, decode, run, say which point ran and why."""
+"""Answers for image or sound files: choose the point, decode, run, say which point ran and why."""
 
 import io
 import time
+import wave
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 from PIL import Image
 
 from supple.cost import profile
-from supple.data.decode import SUFFIXES
+from supple.data.prepare import Preprocess
 from supple.early import run_policy
 from supple.errors import DataError
 from supple.ladder import Ladder
@@ -42,15 +43,16 @@ class Answer:
         return f"{self.reason}, missed" if False in (self.in_time, self.within_budget) else self.reason
 
 
-def gather(names: Iterable[str]) -> list[Path]:
-    """The files named, and the images directly inside the folders named, in order."""
+def gather(names: Iterable[str], preprocess: Preprocess) -> list[Path]:
+    """The files named, and the images or sounds directly inside the folders named, in order."""
+    endings, kind = preprocess.endings, "image" if preprocess.hearing is None else "sound"
     paths: list[Path] = []
     for name in names:
         path = Path(name)
         if path.is_dir():
-            inside = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES)
+            inside = sorted(file for file in path.iterdir() if file.suffix.lower() in endings)
             if not inside:
-                raise DataError(f"the folder {path} holds no image.", f"Known endings: {', '.join(sorted(SUFFIXES))}.")
+                raise DataError(f"the folder {path} holds no {kind}.", f"Known endings: {', '.join(sorted(endings))}.")
             paths += inside
         else:
             paths.append(path)
@@ -110,9 +112,16 @@ def _ceiling(ladder: Ladder, point: Point) -> float:
 
 
 def warm_up(model: FlexibleModel) -> None:
-    """Decodes and runs a small picture at every point: the first of everything pays for set-up."""
+    """Decodes and runs a small picture or sound at every point: the first of everything pays for set-up."""
     file = io.BytesIO()
-    Image.new("RGB", (8, 8)).save(file, "PNG")
+    if model.preprocess.hearing is None:
+        Image.new("RGB", (8, 8)).save(file, "PNG")
+    else:
+        with wave.open(file, "wb") as sound:
+            sound.setnchannels(1)
+            sound.setsampwidth(2)
+            sound.setframerate(8000)
+            sound.writeframes(bytes(1600))
     model(model.preprocess.normalise(model.preprocess.open(file.getvalue()).unsqueeze(0)), model.points)
 
 

@@ -18,6 +18,7 @@ from supple.text import say
 
 # What is known of a data set without having it: classes and shape of a sample.
 FACTS = {"cifar10": (10, (3, 32, 32)), "cifar100": (100, (3, 32, 32)), "digits": (10, (1, 8, 8))}
+CLASSES = {"speech_commands": 12, "gtzan": 10}
 
 
 def load_data(recipe: Recipe) -> Splits:
@@ -61,6 +62,7 @@ def pin(recipe: Recipe, splits: Splits) -> Recipe:
     found = splits.train.preprocess
     facts: dict[str, object] = {"size": found.size, "channels": found.channels, "mean": found.mean, "std": found.std}
     facts |= {"classes": len(splits.train.classes), "fingerprint": splits.fingerprint}
+    facts |= found.hearing.to_json() if found.hearing is not None else {}
     data = recipe.data.model_copy(update=facts)
     return recipe.model_copy(update={"data": data})
 
@@ -76,9 +78,11 @@ def fresh_model(recipe: Recipe, splits: Splits) -> FlexibleModel:
 def skeleton(recipe: Recipe, device: str = "meta") -> FlexibleModel:
     """The untrained model, by default without weights; looks at the data only where the recipe does not say enough."""
     wanted = recipe.data
-    classes, shape = FACTS.get(wanted.name, (wanted.classes, None))
-    if shape is None and wanted.size is not None:
-        shape = (wanted.channels or 3, wanted.size, wanted.size)
+    classes, shape = FACTS.get(wanted.name, (wanted.classes or CLASSES.get(wanted.name), None))
+    hearing, usual_size = data.heard(wanted.name, **wanted.model_dump(include={"rate", "seconds", "features", "mels"}))
+    size = wanted.size or usual_size
+    if shape is None and size is not None:
+        shape = (wanted.channels or (3 if hearing is None else hearing.channels), size, size)
     if classes is None or shape is None:
         try:
             train = load_data(recipe).train

@@ -41,6 +41,11 @@ class Data(BaseModel):
     mean: tuple[float, ...] | None = None  # None: measured on the training images
     std: tuple[float, ...] | None = None
     max_pixels: int = Field(50_000_000, ge=1)  # larger pictures are refused before they are decoded
+    rate: int | None = Field(None, ge=1000, le=384_000)  # sounds: samples per second; None: the set's own, as below
+    seconds: float | None = Field(None, gt=0, le=600)  # sounds: cut to their middle, or followed by silence
+    features: Literal["stft", "mel", "three"] | None = None  # sounds: the spectra that the network sees
+    mels: int | None = Field(None, ge=1, le=512)  # sounds: bands of a mel spectrum
+    fold: int = Field(5, ge=1, le=5)  # esc: the fold to test on
     seed: int = Field(0, ge=0)  # of the splits
     fingerprint: str | None = None  # of the list of images; written down at the first start, checked ever after
 

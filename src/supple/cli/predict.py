@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 def predict(
     run: Run,
-    files: Annotated[list[str], typer.Argument(help="Image files, or folders of them.")],
+    files: Annotated[list[str], typer.Argument(help="Image (or sound) files, or folders of them.")],
     point: Annotated[str | None, typer.Option(help="Run this point.")] = None,
     deadline_ms: Annotated[float | None, typer.Option(help="The best point within so many ms.", min=0)] = None,
     budget_macs: Annotated[
@@ -50,7 +50,7 @@ def predict(
             cause = f"{run / checkpoint.POLICY} {'was made for other weights' if there else 'does not exist'}."
             raise CheckpointError(cause, f"Make it: supple calibrate {run} --budget-macs 0.5x.")
     asked = None if point is None else model.check(Point.parse(point))
-    paths = gather(files)
+    paths = gather(files, model.preprocess)
     limits = {"deadline_ms": deadline_ms, "budget_macs": None if budget_macs is None else _macs(model, budget_macs)}
     results = list(classify(model, paths, asked=asked, policy=policy, **limits))
     answers = [result for result in results if isinstance(result, Answer)]

@@ -1,4 +1,7 @@
-"""Data sets by name. A new one is a file here, a function `Request -> Collection`, and a line in DATASETS."""
+"""Data sets by name. A new one is a file here, a function `Request -> Collection`, and a line in DATASETS.
+
+A set of sounds has a line in HEARD as well: from reading to serving, its sounds are pictures.
+"""
 
 import hashlib
 from collections.abc import Callable
@@ -11,18 +14,37 @@ from torch import Tensor
 from supple.data.cifar import cifar10, cifar100
 from supple.data.decode import MAX_PIXELS
 from supple.data.digits import digits
+from supple.data.esc import esc
 from supple.data.folder import folder
 from supple.data.generated import generated
+from supple.data.gtzan import gtzan
+from supple.data.hearing import Hearing
 from supple.data.images import ImageSet
 from supple.data.parts import Collection, Part, Request
 from supple.data.places import find
 from supple.data.prepare import Preprocess
 from supple.data.reading import SAMPLE, fit, measure, read, stored_size
-from supple.data.split import same_number_each, set_aside
+from supple.data.sound_reading import read_sounds
+from supple.data.sounds import sounds
+from supple.data.speech_commands import speech_commands
+from supple.data.split import same_number_each, set_aside_whole
 from supple.errors import DataError
 from supple.text import did_you_mean, say
 
-__all__ = ["DATASETS", "Collection", "ImageSet", "Part", "Preprocess", "Request", "Splits", "find", "load"]
+__all__ = [
+    "DATASETS",
+    "HEARD",
+    "Collection",
+    "Hearing",
+    "ImageSet",
+    "Part",
+    "Preprocess",
+    "Request",
+    "Splits",
+    "find",
+    "heard",
+    "load",
+]
 
 DATASETS: dict[str, Callable[[Request], Collection]] = {
     "digits": digits,
@@ -30,6 +52,17 @@ DATASETS: dict[str, Callable[[Request], Collection]] = {
     "cifar100": cifar100,
     "folder": folder,
     "generated": generated,
+    "sounds": sounds,
+    "speech_commands": speech_commands,
+    "gtzan": gtzan,
+    "esc": esc,
+}
+# How each set of sounds is heard, and the size of the pictures, unless the recipe says otherwise.
+HEARD = {
+    "sounds": (Hearing(16_000, 1.0, "mel"), 64),
+    "speech_commands": (Hearing(16_000, 1.0, "stft"), 224),
+    "gtzan": (Hearing(22_050, 3.0, "three", mels=128), 224),
+    "esc": (Hearing(16_000, 5.0, "mel"), 64),
 }
 MEMORY_LIMIT = 2 * 1024**3  # bytes
 
@@ -42,7 +75,20 @@ class Splits:
     fingerprint: str = ""  # of the list of images and labels: the same list gives the same splits
 
     def __str__(self) -> str:
-        return f"{len(self.train)} images to train on, {len(self.val)} held out, {len(self.test)} to test"
+        kind = "images" if self.train.preprocess.hearing is None else "sounds"
+        return f"{len(self.train)} {kind} to train on, {len(self.val)} held out, {len(self.test)} to test"
+
+
+def heard(name: str, **changes: object) -> tuple[Hearing | None, int | None]:
+    """How the sounds of a set are heard, with the changes that are not None, and their usual size; of images, None."""
+    given = {key: value for key, value in changes.items() if value is not None}
+    if name in HEARD:
+        hearing, size = HEARD[name]
+        return replace(hearing, **given), size  # type: ignore[arg-type]
+    if given:
+        sets = ", ".join(HEARD)
+        raise DataError(f"data.{next(iter(given))} is for sounds; {name} holds images.", f"Remove it, or name {sets}.")
+    return None, None
 
 
 @torch.inference_mode(False)  # images are decoded by threads, which know no such mode
@@ -66,6 +112,11 @@ def load(
     test_share: float = 0.2,
     memory_limit: int = MEMORY_LIMIT,
     fingerprint: str | None = None,
+    rate: int | None = None,
+    seconds: float | None = None,
+    features: str | None = None,
+    mels: int | None = None,
+    fold: int = 5,
 ) -> Splits:
     """Load a data set of DATASETS and split it: everything drawn is drawn with `seed`.
 
@@ -74,14 +125,19 @@ def load(
     holdout: how many images are kept out of training: a number, or a share (below 1) of those available or of `limit`;
     a set with a validation part of its own uses that instead. mean, std: None: measured on the training images (on
     1,000 of them if they do not fit in memory_limit bytes). crop, flip, policy: augmentation, for training only.
+    rate, seconds, features, mels: how sounds are heard, see `Hearing`; None: as usual for the set. fold: to test on.
     """
     if name not in DATASETS:
         raise DataError(f'unknown data set "{name}".', did_you_mean(name, DATASETS))
     for word, count in (("limit", limit), ("test_limit", test_limit)):
         if count is not None and count < 1:
             raise DataError(f"{word} is {count}.", f"Set data.{word} to 1 or more, or leave it out.")
-    _blank(1 if size is None else size, 3 if channels is None else channels, max_pixels)  # refuse before reading
-    found = DATASETS[name](Request(root, size, seed, test_share))
+    hearing, usual_size = heard(name, rate=rate, seconds=seconds, features=features, mels=mels)
+    size = usual_size if size is None else size
+    usual_channels = 3 if hearing is None else hearing.channels
+    # What cannot be is refused before anything is read.
+    _blank(1 if size is None else size, usual_channels if channels is None else channels, max_pixels, hearing)
+    found = DATASETS[name](Request(root, size, seed, test_share, hearing, fold))
     seen = _fingerprint(found)
     if fingerprint is not None and fingerprint != seen:
         raise DataError(
@@ -92,8 +148,10 @@ def load(
 
     channels = found.channels if channels is None else channels
     side = stored_size(parts, max_pixels) if size is None else size
-    blank = _blank(side, channels, max_pixels)
-    if isinstance(found.train.images, Tensor):
+    blank = _blank(side, channels, max_pixels, hearing)
+    if hearing is not None:
+        parts = read_sounds(parts, blank, memory_limit, warn)
+    elif isinstance(found.train.images, Tensor):
         parts = [Part(fit(part.images, blank), part.labels) for part in parts if isinstance(part.images, Tensor)]
     else:
         parts = read(parts, blank, size is not None, memory_limit, warn)
@@ -119,9 +177,9 @@ def _fingerprint(found: Collection) -> str:
     return digest.hexdigest()[:16]
 
 
-def _blank(size: int, channels: int, max_pixels: int) -> Preprocess:
+def _blank(size: int, channels: int, max_pixels: int, hearing: Hearing | None) -> Preprocess:
     """Preprocessing before mean and deviation are known."""
-    return Preprocess(size, channels, (0.0,) * max(0, channels), (1.0,) * max(0, channels), max_pixels)
+    return Preprocess(size, channels, (0.0,) * max(0, channels), (1.0,) * max(0, channels), max_pixels, hearing)
 
 
 def _choose(
@@ -130,7 +188,8 @@ def _choose(
     """The images of train, val and test that are wanted, before any is decoded."""
     train, val, test = found.train, found.val, found.test
     if val is None:
-        held, rest = set_aside(train.labels, _held_out(holdout, len(train.labels), limit), seed)
+        count = _held_out(holdout, len(train.labels), limit)
+        held, rest = set_aside_whole(train.labels, train.groups, count, seed)
         if len(held) > len(rest):
             raise DataError(
                 f"holdout {holdout} keeps {len(held)} of {len(train.labels)} training images for validation.",
