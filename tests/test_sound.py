@@ -256,15 +256,6 @@ def test_mel_filters_are_those_of_librosa(scale: str, equal_area: bool) -> None:
     assert_close(mel_filters(128, 1025, 22050, scale, equal_area), torch.from_numpy(wanted), rtol=1e-4, atol=1e-6)
 
 
-def test_spectra_are_those_of_librosa() -> None:
-    librosa = librosa_or_skip()
-    wave = np.random.default_rng(0).standard_normal(4000).astype(np.float32)
-    window = np.hanning(513)[:512]  # periodic
-    stft = librosa.stft(wave, n_fft=512, hop_length=100, window=window, center=False)
-    wanted = torch.from_numpy(np.abs(stft * 2 / window.sum()) ** 2).float()
-    assert_close(power(torch.from_numpy(wave)[None], 512, 100)[0], wanted, rtol=1e-3, atol=1e-7)
-
-
 def librosa_or_skip() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -488,10 +479,12 @@ def test_speakers_are_split_by_the_official_rule() -> None:
 
 
 def commands(root: Path, speakers: int = 30) -> Path:
+    said = wav(sine(500, 0.05, 4000), 4000)
     for word in (*WORDS, "bed", "cat"):
+        (root / word).mkdir(parents=True)
         for speaker in range(speakers):
             for take in range(2):
-                put(root / word / f"{speaker:08x}_nohash_{take}.wav", sine(500, 0.05, 4000), 4000)
+                (root / word / f"{speaker:08x}_nohash_{take}.wav").write_bytes(said)
     for name in ("tap", "dishes"):
         put(root / NOISE / f"{name}.wav", sine(100, 20, 4000), 4000)
     return root
@@ -648,11 +641,9 @@ def test_a_network_for_sounds_is_trained_evaluated_and_asked(heard_run: Path, co
     assert said.status == 2
     document = json.loads(said.out)
     assert [answer["point"] for answer in document["predictions"]] == ["exit=1"]
-    assert [
-        "c.wav is no readable sound" in document["errors"][0]["cause"],
-        "gone.wav" in document["errors"][1]["cause"],
-    ]
-    assert len(document["errors"]) == 2
+    unreadable, gone = (error["cause"] for error in document["errors"])
+    assert "c.wav is no readable sound" in unreadable
+    assert "gone.wav" in gone
     (tmp_path / "void").mkdir()
     command("predict", heard_run, tmp_path / "void").refused(2, "void holds no sound", ".flac")
 
