@@ -6,6 +6,7 @@ Everything that is compared runs in turn inside this process; the figures are ra
 """
 
 import argparse
+import copy
 import random
 from collections.abc import Callable
 
@@ -96,6 +97,7 @@ def skipping(rounds: int) -> None:
     """Half of the layers skipped at random, sample by sample, against the full model, and none skipped."""
     model = made(CIFAR, (3, 32, 32), name="skip", last_always_on=False)
     assert isinstance(model, Skip)
+    plain = copy.deepcopy(model)  # with oracles that no chance is added to
     rng = torch.Generator().manual_seed(0)
     for k, oracle in enumerate(model.gates.oracles):
         model.gates.oracles[k] = Chance(oracle, rng)
@@ -112,7 +114,7 @@ def skipping(rounds: int) -> None:
             (output,) = model(x, [Point(skip=half)])
             ran.append(float(output.aux["ran"].float().mean()))
 
-        calls = {"full": lambda x=x: model(x), "half": skip, "all": lambda x=x: model(x, Point(skip=1e-9))}
+        calls = {"full": lambda x=x: model(x), "half": skip, "all": lambda x=x: plain(x, Point(skip=1e-9))}
         with torch.inference_mode():
             ms = medians(calls, rounds if batch > 8 else 3 * rounds)
         share = 100 * sum(ran) / len(ran)

@@ -10,15 +10,10 @@ matters most: order and fewer layers (C16, C19), skipping (C23), merging (C20), 
 import argparse
 import json
 import statistics
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
+from jobs import Job, do, kept, supple, train
 from spread import interval, spread
 from supple.assemble import data_of
 from supple.checkpoint import load
@@ -37,32 +32,13 @@ DYNAMIC = {"base": "base", "dt": "DT", "wsdc": "WSDC", "wdc": "WDC", "dt_straigh
 POOL, MERGES, POOL_EPOCHS = 8, 50, 1
 DRAWS, SCORED_ON = 5, 2000  # orders of a group, and test images, where many models are scored
 
-FAILED = threading.Event()
 
-Job = tuple[Callable[..., object], tuple[Any, ...], list[str]]  # what, of what, and the runs that must be there
-
-
-def supple(*words: str, log: Path | None = None) -> str:
-    command = [sys.executable, "-m", "supple", *words]
-    if log is None:
-        return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    with log.open("a") as file:
-        subprocess.run(command, check=True, stdout=file, stderr=file)
-    return ""
-
-
-def train(recipe: str, name: str, seed: int, *changes: str) -> Path:
-    """Trains into a folder with one thread, if it has not finished."""
-    out = HOME / name
-    if not (out / "manifest.json").exists() or (out / "state").exists():
-        words = [f"pocket/{recipe}.yaml", f"train.seed={seed}", "train.threads=1", *changes]
-        supple("train", *words, "--out", str(out), "--resume", log=HOME / f"{name}.log")
-        print(f"{out} finished", file=sys.stderr, flush=True)
-    return out
+def base(seed: int) -> Path:
+    return HOME / f"base-{seed}"
 
 
 def refine(arm: str, seed: int) -> None:
-    train(f"shuffle_{arm}", f"{arm}-{seed}", seed, f"train.init={HOME / f'base-{seed}'}")
+    train(HOME / f"{arm}-{seed}", f"pocket/shuffle_{arm}.yaml", seed, f"train.init={base(seed)}")
     groups(arm, seed)
 
 
@@ -75,8 +51,8 @@ def groups(arm: str, seed: int) -> dict[str, float]:
 
 def pooled(arm: str, pool: int, member: int) -> None:
     """One of the short refinements of a base that are merged with each other."""
-    changes = [f"train.init={HOME / f'base-{pool}'}", f"train.epochs={POOL_EPOCHS}", f"data.test_limit={SCORED_ON}"]
-    train(f"shuffle_{arm}", f"pool_{arm}-{pool}-{member}", 100 * pool + member, *changes)
+    changes = [f"train.init={base(pool)}", f"train.epochs={POOL_EPOCHS}", f"data.test_limit={SCORED_ON}"]
+    train(members(arm, pool)[member], f"pocket/shuffle_{arm}.yaml", 100 * pool + member, *changes)
 
 
 def members(arm: str, pool: int) -> list[Path]:
@@ -105,13 +81,6 @@ def alone(runs: list[str]) -> dict[str, float]:
         found["sequential"].append(evaluate(model, test, [FULL])[0].score)
         found["arbitrary"].append(evaluate_group(model, test, model.groups["arbitrary"], DRAWS).score)
     return {order: 100 * statistics.fmean(scores) for order, scores in found.items()}
-
-
-def kept(path: Path, compute: Callable[[], Any]) -> Any:
-    """What a file holds, or what is computed and then kept in it."""
-    if not path.exists():
-        path.write_text(json.dumps(compute()))
-    return json.loads(path.read_text())
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
@@ -190,19 +159,6 @@ def overfit(run: Path) -> float:
     return 100 * (seen["score"] - last["val"][name]["score"])
 
 
-def when_there(work: Callable[..., object], given: tuple[Any, ...], needed: list[str]) -> None:
-    """Jobs begin in order, so that whoever makes what is needed has begun already."""
-    while not all((HOME / name / "manifest.json").exists() for name in needed):
-        if FAILED.is_set():
-            return
-        time.sleep(1)
-    try:
-        work(*given)
-    except BaseException:
-        FAILED.set()
-        raise
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="0,1,2")
@@ -217,25 +173,23 @@ def main() -> None:
 
     def scratched(arms: Iterable[str]) -> list[Job]:
         chosen = [(arm, seed) for seed in seeds for arm in scratch if arm in arms]
-        return [(train, (f"dynamic_{arm}", f"dynamic_{arm}-{seed}", seed), []) for arm, seed in chosen]
+        return [(train, (HOME / f"dynamic_{a}-{seed}", f"pocket/dynamic_{a}.yaml", seed), []) for a, seed in chosen]
 
     def refinements(arms: Iterable[str]) -> list[Job]:
         chosen = [(arm, seed) for seed in seeds for arm in refined if arm in arms]
-        return [(refine, (arm, seed), [f"base-{seed}"]) for arm, seed in chosen]
+        return [(refine, (arm, seed), [base(seed)]) for arm, seed in chosen]
 
     first = ("baseline", "shuffle", "layerdrop")
     jobs: list[Job] = [
-        *((train, ("shuffle_base", f"base-{seed}", seed), []) for seed in seeds if refined or pools),
+        *((train, (base(seed), "pocket/shuffle_base.yaml", seed), []) for seed in seeds if refined or pools),
         *refinements(first),
         *scratched(("base", "dt")),
-        *((pooled, (arm, pool, m), [f"base-{pool}"]) for arm, pool in pools for m in range(POOL)),
-        *((merge, pair, [run.name for run in members(*pair)]) for pair in pools),
+        *((pooled, (arm, pool, m), [base(pool)]) for arm, pool in pools for m in range(POOL)),
+        *((merge, pair, members(*pair)) for pair in pools),
         *refinements(set(REFINED) - {*first}),
         *scratched(set(DYNAMIC) - {"base", "dt"}),
     ]
-    with ThreadPoolExecutor(arguments.jobs) as workers:
-        for done in [workers.submit(when_there, *job) for job in jobs]:
-            done.result()
+    do(jobs, arguments.jobs)
     for table in (
         orders(refined, seeds) if refined else "",
         differences(refined, seeds) if refined else "",

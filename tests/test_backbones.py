@@ -338,7 +338,7 @@ def test_constructor_can_become_a_recipe_schema(name: str) -> None:
     assert all(a.annotation is not inspect.Parameter.empty for a in arguments.values())
     assert not any(isinstance(a.annotation, str) for a in arguments.values())
     required = [a.name for a in arguments.values() if a.default is inspect.Parameter.empty]
-    assert required == (["num_classes", "model"] if name in ("timm", "torchvision") else ["num_classes"])
+    assert required == (["num_classes", "model"] if name in ("timm", "torchvision", "vit") else ["num_classes"])
     assert arguments["in_channels"].default == 3
 
 

@@ -79,7 +79,7 @@ def test_bare_supple_and_help_list_every_verb_and_end_with_two_commands(command,
     said = command(*words)
     assert (said.status, said.err) == (0, "")
     wanted = ["list", "profile", "train", "evaluate", "predict", "bench", "extract", "report", "demo", "doctor"]
-    wanted += ["merge", "calibrate", "analyse"]
+    wanted += ["merge", "prune", "calibrate", "analyse"]
     assert sorted(wanted) == sorted(VERBS) == sorted(CLICK.commands)
     for verb, text in VERBS.items():
         assert f"  {verb:<10}{text}\n" in said.out
@@ -444,6 +444,8 @@ def test_list_knows_every_name_and_every_recipe_it_lists_can_be_loaded(command):
         "shuffle": ["variant", "table", "embedding", "dropout", "weight", "drop"],
         "dense": ["dropout", "read"],
         "skip": ["gate", "target", "weight", "oracle", "inputs", "dropout", "read", "last_always_on"],
+        "prune": ["gamma", "ratio", "ranking", "multiple", "kept"],
+        "nested": ["widths", "shapes"],
         "whole": ["learn"],
     }
     assert {"digits", "cifar10", "cifar100", "folder"} <= set(names["data"])

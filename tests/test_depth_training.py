@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 from supple import checkpoint
 from supple.errors import RecipeError
@@ -133,6 +134,15 @@ def test_a_group_is_the_mean_and_deviation_over_its_draws():
     assert both == {"full": 7, "layers=2-1": 10}
 
 
+def test_every_group_draws_for_itself():
+    """With one seed for all, five draws of `layerdrop` left nothing out."""
+    model = Shuffle(Toy(*[(1.0, 0.0)] * 4))
+    drawn = draw(model, model.groups["layerdrop"], 20, 0)
+    assert any(point != FULL for point in drawn)
+    orders = [draw(model, model.groups[name], 5, 0) for name in ("any 2, arbitrary", "first 2, arbitrary")]
+    assert orders[0] != orders[1]
+
+
 def test_the_same_seed_draws_the_same_points():
     model = Shuffle(Toy(*[(1, 1)] * 6))
     group = model.groups["arbitrary"]
@@ -156,3 +166,18 @@ def test_evaluate_writes_mean_deviation_and_draws_of_every_group(shuffled, comma
         assert by_name["full"].get("draws") is None
         assert by_name["spread 2"]["deviation"] == 0  # one point, whoever draws
         assert by_name["any 2"]["macs"] == by_name["layers=1-2"]["macs"]
+
+
+@pytest.mark.parametrize(("run", "point"), [("shuffled", "layers=2-1"), ("skipped", "skip=0.5")])
+def test_an_extract_runs_with_any_batch_size(request, command, tmp_path, run, point):
+    folder = request.getfixturevalue(run)
+    said = command("extract", folder, "--point", point, "--out", tmp_path / "small")
+    assert ("save no time" in said.out) is (run == "skipped")
+    model, network = checkpoint.load(folder), torch.export.load(tmp_path / "small" / "model.pt2").module()
+    for batch in (1, 5):
+        x = torch.randn(batch, *model.input_shape, generator=torch.Generator().manual_seed(batch))
+        assert_close(network(x), model(x, Point.parse(point)), rtol=1e-5, atol=1e-5)
+
+
+def test_a_model_whose_samples_decide_is_not_calibrated(skipped, command):
+    command("calibrate", skipped, "--budget-macs", "0.7x").refused(2, "decides for itself", "threshold from the ladder")

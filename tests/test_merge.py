@@ -368,6 +368,10 @@ def test_runs_of_several_bases_are_named_in_a_warning(command, runs, tmp_path):
     assert said.json["merges"] == 1
     assert said.err.startswith("warning: ")
     assert f"{runs[0]}, {runs[1]} from runs/base; {scratch} from random weights" in said.err
+    base = save_run(tmp_path / "base", 5, train={"init": None})
+    child = save_run(tmp_path / "child", 6, train={"init": str(base)})
+    plan = ("--plan", "-".join("12"[layer % 2] for layer in range(LAYERS)), "--out", tmp_path / "merged")
+    assert command("merge", base, child, *plan, "data.test_limit=8").err == ""  # a base fits its own refinement
     other = save_run(tmp_path / "other", 5, train={"init": "./runs//base"})  # another spelling of the same folder
     assert command("merge", *runs[:2], other, "--count", 1, "data.test_limit=8", "--json").err == ""
 

@@ -80,8 +80,9 @@ def test_a_recipe_builds_its_model_without_its_data(name: str, monkeypatch: pyte
     model = assemble.skeleton(recipe)
     assert all(parameter.is_meta for parameter in model.parameters())
     cuts = recipe.method.get("at")
+    counts = {"whole": 1, "dense": 1, "prune": 1, "skip": 2, "shuffle": 4}  # a quarter, half, three quarters, full
     count = len(cuts) + 1 if cuts else recipe.backbone.get("blocks") or len(recipe.method.get("widths", "1"))
-    assert len(model.points) == (1 if recipe.method["name"] == "whole" else count)
+    assert len(model.points) == counts.get(recipe.method["name"], count)
 
 
 # MACs alone, MACs with all classifiers passed, parameters; CIFAR-10 and CIFAR-100.

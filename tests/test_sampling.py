@@ -61,4 +61,4 @@ def test_equal_seeds_give_equal_steps_and_the_list_of_points_is_left_alone(name:
     assert points == tuple(EXITS)
     assert set(chosen) <= set(points)
     assert steps(7) == steps(7)
-    assert (steps(7) == steps(8)) == (name in ("every", "full"))  # the others depend on the seed
+    assert (steps(7) == steps(8)) == (name in ("every", "full", "smallest"))  # the others depend on the seed

@@ -347,8 +347,13 @@ def test_the_identity_order_is_spelt_full_and_short_orders_come_first():
 )
 def test_bad_settings_are_refused(settings):
     [(name, value)] = settings.items()
-    with pytest.raises(RecipeError, match=f"{name}={value}"):
+    with pytest.raises(RecipeError, match=f"method.{name} is {value}"):
         Shuffle(small(), **settings)
+
+
+def test_a_network_without_layers_is_refused():
+    with pytest.raises(RecipeError, match="has no layers"):
+        Shuffle(Toy())
 
 
 def test_a_backbone_whose_layers_cannot_change_places_is_refused():

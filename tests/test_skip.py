@@ -303,6 +303,23 @@ def test_settle_finds_the_thresholds_at_which_these_shares_of_the_layers_run(set
             assert output.aux["ran"].double().mean().item() == pytest.approx(share, abs=0.05)
 
 
+def test_shares_below_what_always_runs_are_not_settled():
+    model = skipping(layers=4)  # the first and the last layer are half of all
+    model.settle(batches(1))
+    ran = [float(model(batches(1)[0][0], [point])[0].aux["ran"].double().mean()) for point in model.settled]
+    assert ran == pytest.approx([0.5, 0.75], abs=0.05)
+
+
+def test_thresholds_above_all_scores_of_the_full_network_are_found():
+    """Who skips a layer may score higher later: the second layer makes all tokens 0, the third wants them negative."""
+    model = toy((1, 0), (0, 0), (1, 0), (1, 0))
+    model.gates.oracles[1].weight.data *= -1
+    x = torch.linspace(-2, 0, 101)[:, None]
+    found = model._threshold(x, 0.6)
+    assert found > model.gates.follow(model.trunk, x, 0.0, regroup).scores.max()
+    assert model.gates.follow(model.trunk, x, found, regroup).ran.double().mean() == pytest.approx(0.6, abs=0.01)
+
+
 def test_settling_leaves_training_mode_as_it_was_and_is_content_with_no_images():
     model = skipping().train()
     model.settle([(X, None)])
@@ -340,11 +357,12 @@ def test_a_threshold_of_0_is_spelt_full_and_high_thresholds_come_first():
 
 
 @pytest.mark.parametrize(
-    "settings", [{"target": 0.0}, {"target": 1.0}, {"weight": -1.0}, {"dropout": 1.0}, {"dropout": -0.5}]
+    "settings",
+    [{"target": 0.0}, {"target": 1.0}, {"weight": -1.0}, {"weight": math.nan}, {"dropout": 1.0}, {"dropout": -0.5}],
 )
 def test_bad_settings_are_refused(settings):
     [(name, value)] = settings.items()
-    with pytest.raises(RecipeError, match=f"method.{name}={value}"):
+    with pytest.raises(RecipeError, match=f"method.{name} is {value}"):
         skipping(**settings)
 
 

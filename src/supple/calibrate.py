@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from supple.cost import count_macs, on_meta
+from supple.cost import count_macs, on_meta, profile
 from supple.data import ImageSet
 from supple.data.split import same_number_each, set_aside
 from supple.early import stopping_at, time_exits, time_policy
@@ -73,6 +73,11 @@ def calibrate(
     """
     if len(model.points) < 2:
         raise PointError("this model has one point only: there is nothing to stop before.", "Train one with exits.")
+    if profile(model, model.points[:1])[0].macs_worst is not None:
+        raise PointError(
+            "every sample of this model decides for itself what it costs: there are no fixed points to choose from.",
+            "Choose a threshold from the ladder: supple evaluate RUN.",
+        )
     chosen = torch.arange(len(data)) if len(data) <= MOST else same_number_each(data.labels, MOST, seed)
     ours, theirs = set_aside(data.labels[chosen], len(chosen) // 2, seed)
     if min(len(ours), len(theirs)) < FEWEST // 2:

@@ -132,8 +132,8 @@ def evaluate_group(
 
 
 def draw(model: FlexibleModel, group: Group, draws: int, seed: int) -> list[Point]:
-    """The same points of a group for the same seed."""
-    rng = random.Random(seed)
+    """The same points of a group for the same seed; other groups draw their own."""
+    rng = random.Random(f"{seed}/{group.name}")
     return [model.check(group.sample(rng)) for _ in range(draws)]
 
 

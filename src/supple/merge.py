@@ -44,8 +44,8 @@ def random_plan(runs: int, layers: int, rng: random.Random) -> Plan:
 def parse_plan(text: str, runs: int, layers: int) -> Plan:
     """`3-1-2`: layer 1 comes from run 3, layer 2 from run 1, layer 3 from run 2. Runs may be repeated."""
     cure = f"Name one of the {runs} runs for each of the {layers} layers: --plan {_example(runs, layers)}."
-    if not re.fullmatch(r"\d+(-\d+)*", text, re.ASCII):
-        raise MergeError(f'--plan is "{text}", which is no list of numbers.', cure)
+    if not re.fullmatch(r"\d{1,6}(-\d{1,6})*", text, re.ASCII):
+        raise MergeError(f'--plan is "{text[:60]}", which is no list of numbers.', cure)
     plan = tuple(int(part) for part in text.split("-"))
     if len(plan) != layers:
         raise MergeError(f"--plan names runs for {len(plan)} layers; the runs have {layers}.", cure)
@@ -59,8 +59,8 @@ def parse_ends(text: str, runs: int) -> int | None:
     """The run that gives whatever is no layer; None: the mean of all."""
     if text == MEAN:
         return None
-    if not re.fullmatch(r"\d+", text, re.ASCII) or not 1 <= int(text) <= runs:
-        raise MergeError(f'--ends is "{text}".', f"Give the number of a run, from 1 to {runs}, or {MEAN}.")
+    if not re.fullmatch(r"\d{1,6}", text, re.ASCII) or not 1 <= int(text) <= runs:
+        raise MergeError(f'--ends is "{text[:60]}".', f"Give the number of a run, from 1 to {runs}, or {MEAN}.")
     return int(text)
 
 

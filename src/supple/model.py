@@ -98,6 +98,10 @@ class FlexibleModel(nn.Module):
         """The method's own loss term. Default: none."""
         return outputs[0].logits.new_zeros(())
 
+    def undecayed(self) -> Iterable[nn.Parameter]:
+        """Parameters that weight decay leaves alone. Default: none."""
+        return ()
+
     def phases(self) -> int:
         """How many trainings follow one another, each with its own epochs and optimizer. Default: one."""
         return 1
@@ -133,6 +137,11 @@ class FlexibleModel(nn.Module):
         """Parameters that no point uses when it answers; they are counted as `extra_params`."""
         return ()
 
+    @property
+    def trunk(self) -> Trunk | None:
+        """The network as stem, blocks and head, where it is such a one."""
+        return None
+
     # --- what every model offers ----------------------------------------------------------------------------------
 
     def check(self, point: Point) -> Point:
@@ -145,7 +154,7 @@ class FlexibleModel(nn.Module):
 
     def order(self, points: Iterable[Point]) -> list[Point]:
         """The checked points, each once, in execution order."""
-        points = (points,) if isinstance(points, (Point, str)) else tuple(points)
+        points = tuple(points) if isinstance(points, Iterable) and not isinstance(points, (Point, str)) else (points,)
         for point in points:
             if not isinstance(point, Point):
                 raise PointError(f"{point!r} is no Point.", 'Write Point(exit=2), or Point.parse("exit=2").')

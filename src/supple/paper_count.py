@@ -1,10 +1,12 @@
-"""`--count paper`: operations as the SL-ViT paper counts them, to compare with its tables. Budgets use plain MACs.
+"""`--count paper`: operations as the papers count them, to compare with their tables. Budgets use plain MACs.
 
-Counted: 2 per multiply-add of convolutions and dense layers, 1 per output that a bias is added to, as many per pooling
-output as its window has values, 1 per product of two tensors, 5 per softmax value. Not counted: norms, activations,
-additions, and whatever multi-head attention does besides its softmax.
+SiDT (pruned transformers): plain MACs and 1 per value that a layer norm gives, as the counter of Swin does.
 
-The paper does not state this convention. It is the one that meets its figures, and is most likely what TensorFlow's
+SL-ViT (all others). Counted: 2 per multiply-add of convolutions and dense layers, 1 per output that a bias is added to,
+as many per pooling output as its window has values, 1 per product of two tensors, 5 per softmax value. Not counted:
+norms, activations, additions, and whatever multi-head attention does besides its softmax.
+
+SL-ViT does not state this convention. It is the one that meets its figures, and is most likely what TensorFlow's
 profiler saw: Keras builds attention from einsum, which that profiler does not know. The paper calls the unit FLOPS.
 """
 
@@ -19,10 +21,12 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from supple.backbones.top import classifier_of, swap
+from supple.cost import count_macs, on_meta
 from supple.errors import RecipeError
 from supple.methods.branches import SelfAttention
 from supple.model import FlexibleModel
 from supple.point import Point
+from supple.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -30,18 +34,35 @@ class PaperCost:
     """What the paper's tables print of one point, for one sample."""
 
     flops: int  # "total FLOPS": the backbone up to the cut and this branch
-    acceleration: float  # FLOPS of the backbone without its top, over these
+    acceleration: float | None = None  # SL-ViT: FLOPS of the backbone without its top, over these
+
+
+def published_costs(model: FlexibleModel, points: Iterable[Point], recipe: Recipe) -> list[PaperCost]:
+    """The costs of points as the paper of a recipe's method counts, in the order given."""
+    pruned = recipe.method["name"] in ("prune", "nested") or recipe.backbone.get("kept")
+    return [PaperCost(macs_and_norms(model, point)) for point in points] if pruned else paper_costs(model, points)
+
+
+def macs_and_norms(model: FlexibleModel, point: Point) -> int:
+    """Multiply-adds of one sample and the values that its layer norms give (SiDT, table I)."""
+    assert model.input_shape is not None, "a model to profile knows the shape of its input"
+    bare, x = on_meta(model.extract(point)), torch.empty((1, *model.input_shape), device="meta")
+    norms: list[int] = []
+    for part in bare.modules():
+        if isinstance(part, nn.LayerNorm):
+            part.register_forward_hook(lambda norm, given, output: norms.append(output.numel()))
+    return count_macs(lambda: bare(x)) + sum(norms)
 
 
 def paper_costs(model: FlexibleModel, points: Iterable[Point]) -> list[PaperCost]:
-    """The costs of points in the paper's count, in the order given."""
+    """The costs of points in SL-ViT's count, in the order given."""
     network, shape = getattr(model, "backbone", None), model.input_shape
     assert shape is not None, "a model to profile knows the shape of its input"
     top = classifier_of(network) if isinstance(network, nn.Module) else None
     if top is None:
         raise RecipeError(
             f"--count paper cannot tell which layer is the top of {type(network or model).__name__}.",
-            "It is for the backbones of SL-ViT: resnet_v1, densenet and inception_v3. Leave --count out.",
+            "It is for the backbones of SL-ViT (resnet_v1, densenet, inception_v3) and SiDT. Leave --count out.",
         )
     model = copy.deepcopy(model).to("meta").eval()
     x = torch.empty((1, *shape), device="meta")

@@ -41,9 +41,9 @@ class Point(_Fields):
         if not isinstance(width, (int, float)) or not 0 < width <= 1:
             raise PointError(f"width={width!r} is no width: widths lie above 0 and up to 1.", _EXAMPLES)
         if layers is not None:
-            layers = tuple(layers) if isinstance(layers, Iterable) else ()
+            given, layers = layers, tuple(layers) if isinstance(layers, Iterable) else ()
             if not layers or not all(_whole(layer) and layer >= 1 for layer in layers):
-                raise PointError(f"layers={layers!r} is no order: layers are whole numbers from 1.", _EXAMPLES)
+                raise PointError(f"layers={given!r} is no order: layers are whole numbers from 1.", _EXAMPLES)
         if skip is not None and (not isinstance(skip, (int, float)) or not 0 <= skip <= 1):
             raise PointError(f"skip={skip!r} is no threshold: thresholds lie between 0 and 1.", _EXAMPLES)
         return super().__new__(cls, exit, float(width), layers, None if skip is None else float(skip))

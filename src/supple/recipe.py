@@ -5,6 +5,7 @@ or a loss are the keyword arguments of the class or function that its `name` sta
 """
 
 import inspect
+import json
 import re
 import sys
 from collections.abc import Callable, Iterable
@@ -146,6 +147,9 @@ def make_recipe(document: Any, changes: Iterable[str] = (), where: str = "recipe
     for section in (section for section, field in Recipe.model_fields.items() if field.is_required()):
         if not isinstance(document.get(section), dict):
             raise RecipeError(f'{where}: the section "{section}" is missing.', f"Add {section}: {{name: ...}}.")
+    kept = document["method"].get("kept")
+    if isinstance(kept, str):
+        document["method"] = {**document["method"], "kept": _read_pairs(kept, where)}
     for section, registry in (("backbone", BACKBONES), ("method", METHODS), ("loss", OBJECTIVES)):
         document[section] = named_settings(section, document[section], registry, where)
     if "branch" in document["method"]:
@@ -161,7 +165,8 @@ def make_recipe(document: Any, changes: Iterable[str] = (), where: str = "recipe
         ("train.sample", recipe.train.sample, [*SAMPLERS, *METHODS[recipe.method["name"]].sampled]),
     ):
         if name not in known:
-            raise RecipeError(f'{where}: {key} "{name}" is unknown.', did_you_mean(name, known))
+            method = f" for method {recipe.method['name']}" if key == "train.sample" else ""
+            raise RecipeError(f'{where}: {key} "{name}" is unknown{method}.', did_you_mean(name, known))
     return recipe
 
 
@@ -205,6 +210,20 @@ def named_settings(section: str, given: dict[str, Any], registry: dict[str, Any]
         cure = f"{did_you_mean(str(name), registry)} One of your own: supple VERB ... --import MODULE."
         raise RecipeError(f"{where}: {what}.", cure)
     return {"name": name, **_section(options(registry[name]), section, given, where).model_dump()}
+
+
+def _read_pairs(name: str, where: str) -> Any:
+    """What a JSON file says of kept dimensions: the recipe holds it from then on, not the name of the file."""
+    try:
+        if Path(name).stat().st_size > LARGEST:
+            raise ValueError(f"larger than {LARGEST} bytes")
+        pairs = json.loads(Path(name).read_text(encoding="utf-8"))
+        if not pairs:
+            raise ValueError("it is empty")
+        return pairs
+    except (OSError, ValueError) as error:
+        cure = "Give a JSON file with a pair for each block: [[24, 282], [24, 282], ...]."
+        raise RecipeError(f"{where}: method.kept={name} cannot be read: {_first_line(error)}.", cure) from None
 
 
 def _branches(given: Any) -> Any:

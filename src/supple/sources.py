@@ -80,10 +80,13 @@ def _short(value: Any) -> str:
 
 def doubt(sources: Sequence[Source]) -> str | None:
     """A warning if the runs were not refined from one base run, without which their layers rarely work together."""
+    starts = [source.recipe.train.init for source in sources]
+    begun = {os.path.realpath(start): os.path.normpath(start) for start in starts if start}
     bases: dict[str, list[str]] = {}
-    for source in sources:
-        init = source.recipe.train.init
-        bases.setdefault("random weights" if init is None else os.path.normpath(init), []).append(source.name)
+    for source, start in zip(sources, starts):
+        own = os.path.realpath(source.name)
+        base = own if own in begun or not start else os.path.realpath(start)  # a base fits what was refined from it
+        bases.setdefault(begun.get(base, "random weights"), []).append(source.name)
     if len(bases) == 1 and "random weights" not in bases:
         return None
     told = "; ".join(f"{', '.join(names)} from {base}" for base, names in bases.items())

@@ -216,7 +216,11 @@ def set_up(fabric: Fabric, settings: Train, model: FlexibleModel) -> tuple[Any, 
     learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not learning:
         raise RecipeError("nothing in this model may learn.", "Set method.way or method.learn so that something does.")
-    wrapped, optimizer = fabric.setup(model, OPTIMIZERS[settings.optimizer](learning, settings))
+    free = {id(parameter) for parameter in model.undecayed()}
+    groups: list[dict[str, Any]] = [{"params": [parameter for parameter in learning if id(parameter) not in free]}]
+    if free:
+        groups.append({"params": [parameter for parameter in learning if id(parameter) in free], "weight_decay": 0.0})
+    wrapped, optimizer = fabric.setup(model, OPTIMIZERS[settings.optimizer](groups, settings))
     if settings.compile == "on":
         compile_regions(model)
     return wrapped, optimizer

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from supple.backbones.dims import Shape, resize
 from supple.backbones.top import replace_top
 from supple.backbones.trace import short, weightless
 from supple.errors import RecipeError
@@ -27,6 +28,7 @@ def timm_network(
     dropout: float = 0.5,  # inside that top
     drop_path: float = 0.0,  # stochastic depth while training
     args: Arguments = {},  # noqa: B006  # further arguments of the network, such as {depth: 6}
+    kept: Shape = (),  # of a pruned transformer: for each block its kept dimensions of a head, and of the MLP
 ) -> nn.Module:
     """Any network of timm. Its weights are random: `train.init: pretrained` fetches timm's own."""
     import timm
@@ -41,6 +43,8 @@ def timm_network(
     if top:
         facts = timm.get_pretrained_cfg(name)
         replace_top(network, str(_one(facts.classifier if facts else None)), num_classes, top, dropout)
+    if kept:
+        resize(network, kept)
     return network
 
 

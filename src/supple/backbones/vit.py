@@ -4,6 +4,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
+from supple.backbones.dims import Shape
 from supple.backbones.networks import Arguments, timm_network
 from supple.errors import RecipeError
 
@@ -28,11 +29,12 @@ class Vit(nn.Module):
         dropout: float = 0.0,  # inside the blocks
         drop_path: float = 0.0,  # stochastic depth while training
         args: Arguments = {},  # noqa: B006  # further arguments of the network, such as {depth: 6}
+        kept: Shape = (),  # of a pruned one: for each block its kept dimensions of a head, and of the MLP
     ) -> None:
         super().__init__()
         facts = {"num_classes": num_classes, "in_channels": in_channels, "input_shape": input_shape}
         inner = {"proj_drop_rate": dropout, **args} if dropout else args
-        self.network = timm_network(**facts, model=model, drop_path=drop_path, args=inner)  # type: ignore[arg-type]
+        self.network = timm_network(**facts, model=model, drop_path=drop_path, args=inner, kept=kept)  # type: ignore[arg-type]
         self.distilled = must_be_plain(self.network, model)
         self.width: int = self.network.embed_dim  # type: ignore[assignment]
         self.class_token = bool(self.network.has_class_token)

@@ -64,7 +64,7 @@ class VitCifar(nn.Module):
 
     def stem(self, x: Tensor) -> Tensor:
         x = self.patches(x).flatten(2).transpose(1, 2)  # (batch, patches, width)
-        return torch.cat([self.token.expand(len(x), -1, -1), x], 1) + self.positions
+        return torch.cat([self.token.expand(x.shape[0], -1, -1), x], 1) + self.positions
 
     def head(self, state: Tensor) -> Tensor:
         logits: Tensor = self.classifier(self.norm(state[:, 0]))

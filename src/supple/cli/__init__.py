@@ -19,6 +19,7 @@ GROUPS = {
         "train": "train a recipe into a run folder; resume; settle more points",
         "extract": "one point as an ordinary, smaller network",
         "merge": "one model of layers from several runs",
+        "prune": "a transformer without the dimensions that matter least",
     },
     "Know what it costs and scores": {
         "evaluate": "score of every point on the test images",

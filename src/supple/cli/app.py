@@ -16,6 +16,7 @@ from supple.cli.list import list_
 from supple.cli.merge import merge
 from supple.cli.predict import predict
 from supple.cli.profile import profile
+from supple.cli.prune import prune
 from supple.cli.report import report
 from supple.cli.train import train
 
@@ -43,6 +44,10 @@ EXAMPLES = {
         "supple extract runs/demo --point exit=2 --out runs/demo-exit2",
         "supple extract runs/demo --point exit=1 --deploy --out runs/demo-fast",
     ),
+    "prune": (
+        "supple prune runs/search --ratio 0.4 --out runs/pruned",
+        "supple prune runs/search --widths 0.2,0.4,0.6,0.8 --out runs/nested",
+    ),
     "merge": (
         "supple merge runs/a runs/b runs/c runs/d --plan 1-2-3-4 --ends mean --out runs/merged",
         "supple merge runs/a runs/b runs/c runs/d --count 100 data.test_limit=1000 --json",
@@ -67,6 +72,7 @@ for _verb in (
     extract,
     list_,
     merge,
+    prune,
     predict,
     profile,
     report,

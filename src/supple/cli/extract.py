@@ -29,5 +29,7 @@ def extract(
         print(
             f"{out / 'model.pt2'}: {facts['point']}, {quantity(facts['params'])} params, {quantity(facts['macs'])} MACs"
         )
+        if facts["point"].startswith("skip="):
+            print("every layer runs, and the scores choose between the results: skipped layers save no time here")
         print(f"largest difference from the run's outputs: {facts['difference']:.1e}")
         print(f"\n  import torch\n  network = torch.export.load('{out / 'model.pt2'}').module()")

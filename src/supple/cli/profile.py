@@ -3,7 +3,7 @@ from typing import Annotated
 
 import typer
 
-from supple.cli.common import Changes, Json, Points, Target, model_of, points_of, print_json
+from supple.cli.common import Changes, Json, Points, Target, model_of, points_of, print_json, recipe_of
 
 
 class Count(StrEnum):
@@ -16,7 +16,7 @@ def profile(
     changes: Changes = None,
     point: Points = None,
     count: Annotated[
-        Count, typer.Option(help="paper: also as the SL-ViT paper counts, to compare with its tables.")
+        Count, typer.Option(help="paper: also as SL-ViT and SiDT count, to compare with their tables.")
     ] = Count.plain,
     json: Json = False,
 ) -> None:
@@ -33,9 +33,9 @@ def profile(
     rows = cost.profile(model, points)
     published = []
     if count is Count.paper:
-        from supple.paper_count import paper_costs
+        from supple.paper_count import published_costs
 
-        published = paper_costs(model, points)
+        published = published_costs(model, points, recipe_of(target, changes))
     if json:
         extra = [{"paper_flops": p.flops, "acceleration": p.acceleration} for p in published] or [{} for _ in rows]
         print_json({"points": [{**row.to_json(), **more} for row, more in zip(rows, extra)]})
@@ -47,7 +47,8 @@ def profile(
     ]
     if published:
         header += ["paper FLOPs (B)", "acceleration"]
-        lines = [[*line, f"{p.flops / 1e9:.4f}", f"{p.acceleration:.3f}"] for line, p in zip(lines, published)]
+        faster = ["-" if p.acceleration is None else f"{p.acceleration:.3f}" for p in published]
+        lines = [[*line, f"{p.flops / 1e9:.4f}", more] for line, p, more in zip(lines, published, faster)]
     print(table(header, lines))
     for warning in cost.costly_branches(rows):
         say(warning)

@@ -7,6 +7,8 @@ from supple.backbones import BACKBONES
 from supple.backbones.networks import fitting
 from supple.methods.dense import Dense
 from supple.methods.exits import Exits
+from supple.methods.nested import Nested
+from supple.methods.prune import Prune
 from supple.methods.shuffle import Shuffle
 from supple.methods.skip import Skip
 from supple.methods.slim import Slim
@@ -19,6 +21,8 @@ METHODS: dict[str, type[FlexibleModel]] = {
     "shuffle": Shuffle,
     "dense": Dense,
     "skip": Skip,
+    "prune": Prune,
+    "nested": Nested,
     "whole": Whole,
 }
 

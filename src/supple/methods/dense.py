@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from supple.errors import RecipeError
-from supple.methods.trunk import check_read, read_token, trunk_of
+from supple.methods.trunk import check_range, check_read, read_token, trunk_of
 from supple.model import FlexibleModel, Output, Trunk
 from supple.point import FULL, Point
 
@@ -39,8 +38,7 @@ class Dense(FlexibleModel):
         super().__init__()
         trunk = trunk_of(backbone, "dense")
         check_read(trunk, read, "dense")
-        if not 0 <= dropout < 1:
-            raise RecipeError(f"method.dropout is {dropout}.", "Give a share from 0 to below 1.")
+        check_range("dropout", dropout, 0, 1)
         self.backbone = backbone
         self.mixers = mixers(trunk, dropout, read)
 
@@ -94,7 +92,7 @@ def mixers(trunk: Trunk, dropout: float, read: Read) -> nn.ModuleList:
 def mixed(trunk: Trunk, mixers: nn.ModuleList, x: Any) -> tuple[Tensor, Tensor]:
     """Logits, and the weights (batch, layers, activations), 0 where an activation does not exist yet."""
     state = trunk.stem(x)
-    activations, chosen = [state], [state.new_ones(len(state), 1)]
+    activations, chosen = [state], [state.new_ones(state.shape[0], 1)]
     for layer, block in enumerate(trunk.blocks):
         if layer:
             state, weights = mixers[layer - 1](activations)

@@ -47,7 +47,8 @@ class Gates(nn.Module):
         """Takes a batch through the layers; without a threshold, all of them run and no oracle is asked."""
         state = trunk.stem(x)
         activations = [state]
-        scores, logits, ran = [state.new_ones(len(state))], [], []  # all samples run the first layer
+        batch = state.shape[0]  # (len would be taken for a constant when a network is exported)
+        scores, logits, ran = [state.new_ones(batch)], [], []  # all samples run the first layer
         for layer, block in enumerate(trunk.blocks):
             told = state
             if self.mixers is not None and layer:
@@ -62,13 +63,13 @@ class Gates(nn.Module):
             ran.append(runs)
             if self.mixers is not None:
                 activations.append(state)
-        return Way(state, torch.stack(logits, 1) if logits else state.new_empty(len(state), 0), torch.stack(ran, 1))
+        return Way(state, torch.stack(logits, 1) if logits else state.new_empty(batch, 0), torch.stack(ran, 1))
 
     def ask(self, layer: int, state: Tensor, scores: list[Tensor]) -> Tensor:
         """The logit of a layer's score, eq. (6); a shared oracle knows the mean score and the depth so far."""
         token = read_token(state, self.read)
         if self.shared:
-            depth = torch.full_like(scores[0], layer / (self.gated.stop or 1))
+            depth = torch.full_like(scores[0], layer / self.gated.stop)
             history, oracle = [torch.stack(scores).mean(0), depth], self.oracles[0]
         else:
             history, oracle = scores, self.oracles[layer - 1]

@@ -13,7 +13,7 @@ def quarters(count: int) -> list[int]:
     return sorted({max(1, round(count * share / 4)) for share in (1, 2, 3, 4)})
 
 
-def first(kept: int, count: int) -> Layers:
+def first(kept: int) -> Layers:
     return tuple(range(1, kept + 1))
 
 
@@ -44,12 +44,12 @@ def dropped(count: int, drop: float, rng: random.Random) -> Point:
 def groups_of(count: int, drop: float) -> list[Group]:
     """What the paper evaluates: all or fewer layers, in order or in any order."""
     found = [
-        Group("arbitrary", partial(shuffled, first(count, count))),
+        Group("arbitrary", partial(shuffled, first(count))),
         Group("layerdrop", partial(dropped, count, drop)),
     ]
     for kept in quarters(count)[:-1]:
         found += [
-            Group(f"first {kept}, arbitrary", partial(shuffled, first(kept, count))),
+            Group(f"first {kept}, arbitrary", partial(shuffled, first(kept))),
             Group(f"spread {kept}", partial(fixed, spread(kept, count))),
             Group(f"spread {kept}, arbitrary", partial(shuffled, spread(kept, count))),
             Group(f"any {kept}", partial(some, kept, count)),

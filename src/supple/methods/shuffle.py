@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from supple.errors import PointError, RecipeError
+from supple.errors import PointError
 from supple.methods.orders import Layers, first, groups_of, quarters
-from supple.methods.trunk import trunk_of, with_blocks, without_blocks
+from supple.methods.trunk import check_range, trunk_of, with_blocks, without_blocks
 from supple.model import FlexibleModel, Output, Stage, Trunk, is_empty, select
 from supple.point import FULL, Point
 
@@ -45,13 +45,14 @@ class Shuffle(FlexibleModel):
     ) -> None:
         super().__init__()
         trunk = trunk_of(backbone, "shuffle")
-        if not 0 <= drop < 1 or not 0 <= dropout < 1 or embedding < 1 or weight < 0:
-            cause = f"method.drop={drop}, dropout={dropout}, embedding={embedding}, weight={weight} are out of range."
-            raise RecipeError(cause, "Shares lie from 0 to below 1; an embedding has a width of at least 1.")
+        check_range("drop", drop, 0, 1)
+        check_range("dropout", dropout, 0, 1)
+        check_range("embedding", embedding, 1)
+        check_range("weight", weight, 0)
         self.backbone = backbone
         self.count = count = len(trunk.blocks)
         self.variant, self.weight = variant, weight
-        self.points = (*(Point(layers=first(kept, count)) for kept in quarters(count)[:-1]), FULL)
+        self.points = (*(Point(layers=first(kept)) for kept in quarters(count)[:-1]), FULL)
         self.groups = {group.name: group for group in groups_of(count, drop)}
         if variant == "position":
             shared = table == "shared"

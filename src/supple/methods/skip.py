@@ -15,7 +15,7 @@ from supple.cost import count_macs, on_meta
 from supple.errors import PointError, RecipeError
 from supple.methods.dense import Read
 from supple.methods.gates import Gates, Inputs, Oracle, blend, regroup, straight_through
-from supple.methods.trunk import check_read, trunk_of
+from supple.methods.trunk import check_range, check_read, trunk_of
 from supple.model import Batches, FlexibleModel, Output, Trunk, is_empty, select
 from supple.point import FULL, Point
 
@@ -24,7 +24,7 @@ Gate = Literal["paper", "straight"]
 PAPER = 0.5  # the threshold that the paper trains and runs with
 SHARES = (0.25, 0.4, 0.5, 0.75)  # of the layers that run: the points that `settle` adds
 SETTLED_ON = 1000  # samples
-HALVINGS = 14  # of the range of scores, to find a threshold
+HALVINGS = 18  # of 0..1, to find a threshold: scores crowd round 0.5
 
 
 class Skip(FlexibleModel):
@@ -56,9 +56,10 @@ class Skip(FlexibleModel):
         super().__init__()
         trunk = trunk_of(backbone, "skip")
         check_read(trunk, read, "skip")
-        if (target is not None and not 0 < target < 1) or weight < 0 or not 0 <= dropout < 1:
-            cause = f"method.target={target}, method.weight={weight}, method.dropout={dropout} are out of range."
-            raise RecipeError(cause, "A target lies between 0 and 1, a weight is not negative.")
+        if target is not None and not 0 < target < 1:
+            raise RecipeError(f"method.target is {target}.", "Give a rate between 0 and 1, or null for eq. (13).")
+        check_range("dropout", dropout, 0, 1)
+        check_range("weight", weight, 0)
         self.backbone = backbone
         self.gates = Gates(trunk, oracle, inputs, dropout, read, last_always_on)
         if not self.gates.gated:
@@ -92,7 +93,9 @@ class Skip(FlexibleModel):
 
     @torch.no_grad()
     def settle(self, loader: Batches, points: Iterable[Point] = ()) -> None:
-        """Adds the thresholds at which about a quarter, 40 %, half and three quarters of the layers run."""
+        """Adds the thresholds at which about a quarter, 40 %, half and three quarters of the layers run, save those
+        shares that the layers which always run exceed.
+        """
         self.admit(points)
         images: list[Tensor] = []
         for x, _ in loader:
@@ -105,14 +108,14 @@ class Skip(FlexibleModel):
         self.eval()
         try:
             some = torch.cat(images)[:SETTLED_ON]
-            self.admit(Point(skip=self._threshold(some, share)) for share in SHARES)
+            least = 1 - len(self.gates.gated) / len(self.trunk.blocks)
+            self.admit(Point(skip=self._threshold(some, share)) for share in SHARES if share >= least - 1e-9)
         finally:
             self.train(was_training)
 
     def _threshold(self, x: Tensor, share: float) -> float:
-        """Found by halving the range of scores, not from their quantiles: who skips a layer has other scores later."""
-        scores = self.gates.follow(self.trunk, x, 0.0, regroup).scores
-        low, high = float(scores.min()), float(scores.max())
+        """Found by halving, not from the quantiles of the scores: who skips a layer has other scores later."""
+        low, high = 0.0, 1.0
         for _ in range(HALVINGS):
             middle = (low + high) / 2
             ran = self.gates.follow(self.trunk, x, middle, regroup).ran

@@ -1,6 +1,7 @@
 """What methods that bend the depth ask of a backbone: stem, blocks that keep the shape, and head."""
 
 import copy
+import math
 from collections.abc import Iterable
 from typing import cast
 
@@ -16,7 +17,10 @@ def trunk_of(backbone: nn.Module, method: str) -> Trunk:
     if lacking:
         cause = f"method {method} cannot hold this {type(backbone).__name__}: it is no stem, blocks and head."
         raise RecipeError(cause, "Use the backbone vit (any plain ViT or DeiT of timm) or vit_cifar.")
-    return cast(Trunk, backbone)
+    trunk = cast(Trunk, backbone)
+    if not len(trunk.blocks):
+        raise RecipeError(f"this {type(backbone).__name__} has no layers.", "Give it at least one.")
+    return trunk
 
 
 def with_blocks(backbone: nn.Module, blocks: Iterable[nn.Module]) -> nn.Module:
@@ -42,6 +46,13 @@ def _put(backbone: nn.Module, blocks: Iterable[nn.Module]) -> nn.Module:
 def read_token(state: Tensor, how: str) -> Tensor:
     """One vector per sample: the class token, or the mean of all tokens."""
     return state[:, 0] if how == "class" else state.mean(1)
+
+
+def check_range(name: str, value: float, least: float, below: float = math.inf) -> None:
+    """A setting of a method that must lie in a range; what is no number lies in none."""
+    if not least <= value < below:
+        upper = "" if math.isinf(below) else f" to below {below:g}"
+        raise RecipeError(f"method.{name} is {value}.", f"Give a number from {least:g}{upper}.")
 
 
 def check_read(trunk: Trunk, how: str, method: str) -> None:

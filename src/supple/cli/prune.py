@@ -1,0 +1,106 @@
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_args
+
+import typer
+
+from supple.cli.common import Changes, Json, Run, check_out, must_be_run, print_json
+from supple.errors import RecipeError
+
+if TYPE_CHECKING:
+    from supple.pruning import Change
+
+
+def prune(
+    run: Run,
+    out: Annotated[Path, typer.Option(help="A new run folder.")],
+    changes: Changes = None,
+    ratio: Annotated[float | None, typer.Option(help="Share of all prunable dimensions to cut: 0.4.")] = None,
+    widths: Annotated[str | None, typer.Option(help="Instead: one checkpoint for these shares kept: 0.4,0.8.")] = None,
+    ranking: Annotated[str, typer.Option(help="Compare dimensions: global, per_type or per_layer.")] = "global",
+    by: Annotated[str, typer.Option(help="score (of the search), magnitude (of the weights) or random.")] = "score",
+    multiple: Annotated[int, typer.Option(help="Round kept dimensions to a multiple: 8.", min=1, max=1024)] = 1,
+    seed: Annotated[int, typer.Option(help="Of --by random.", min=0)] = 0,
+    json: Json = False,
+) -> None:
+    """Folds the scores in and cuts the lowest (SiDT). Train on: supple train OUT/recipe.yaml --out RUN."""
+    from supple.cli.common import model_of, recipe_of, splits_for
+    from supple.methods.ranking import By, Ranking
+    from supple.pruning import Plan, nest, nested_recipe, pruned_recipe, save, timed
+    from supple.pruning import changes as changed
+    from supple.pruning import prune as cut
+
+    if (ratio is None) == (widths is None):
+        raise RecipeError("one of --ratio and --widths is needed.", "Give --ratio 0.4, or --widths 0.2,0.4,0.6,0.8.")
+    for option, value, known in (("--ranking", ranking, get_args(Ranking)), ("--by", by, get_args(By))):
+        if value not in known:
+            raise RecipeError(f'{option} is "{value}".', f"Possible: {', '.join(known)}.")
+    check_out(out)
+    model, recipe = model_of(must_be_run(run), changes), recipe_of(run, changes)
+    plan = Plan(ranking, by, multiple, seed)  # type: ignore[arg-type]
+    before = model.extract().eval()
+    if widths is not None:
+        shares = _shares(widths)
+        network, all_kept = nest(model, shares, plan)
+        pruned = save(
+            out, model, nested_recipe(recipe, shares, all_kept, out), network, splits_for(run, model, changes)
+        )
+        document: dict[str, Any] = {"run": str(out), "shapes": {f"{w:g}": k.shape for w, k in zip(shares, all_kept)}}
+        clamped = sum(kept.clamped for kept in all_kept)
+        found: list[Change] = []
+    else:
+        assert ratio is not None
+        network, kept = cut(model, ratio, plan)
+        pruned = save(out, model, pruned_recipe(recipe, kept, out), network, splits_for(run, model, changes))
+        assert model.input_shape is not None
+        found = changed(before, network, model.input_shape)
+        x = splits_for(run, model, changes).test.batch(_first())[0]
+        found = timed(found, before, network.eval(), x)
+        document = {"run": str(out), "ratio": ratio, "kept": kept.shape, "blocks": [vars(change) for change in found]}
+        clamped = kept.clamped
+    document |= {"clamped": clamped, **pruned.ladder.to_json()}
+    if json:
+        print_json(document)
+        return
+    if found:
+        print(_told(found))
+    if clamped:
+        print(f"{clamped} groups would have lost all of their dimensions; one of each was kept.")
+    print(f"\n{pruned.ladder}\n\nTrain it on: supple train {out / 'recipe.yaml'} --out RUN")
+
+
+def _first() -> Any:
+    import torch
+
+    return torch.tensor([0])
+
+
+def _shares(text: str) -> tuple[float, ...]:
+    try:
+        shares = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        shares = ()
+    if not shares or list(shares) != sorted(set(shares)) or not 0 < shares[0] <= shares[-1] < 1:
+        raise RecipeError(f'--widths is "{text}".', "Give rising shares between 0 and 1: 0.2,0.4,0.6,0.8.")
+    return shares
+
+
+def _told(found: "list[Change]") -> str:
+    """What became of every block, before and after."""
+    from supple.text import millions, quantity, table
+
+    rows = [
+        (
+            change.path,
+            _pair(*map(str, change.dims)),
+            _pair(*map(str, change.hidden)),
+            _pair(*map(quantity, change.params)),
+            _pair(*map(millions, change.macs)),
+            "-" if change.ms is None else _pair(*(f"{ms:.2f}" for ms in change.ms)),
+        )
+        for change in found
+    ]
+    return table(("block", "head dims", "MLP hidden", "params", "MMACs", "ms"), rows, left=(0,))
+
+
+def _pair(before: str, after: str) -> str:
+    return f"{before} > {after}"

@@ -1,0 +1,182 @@
+"""One pruned network for every ratio: sorted by their scores, the dimensions of a smaller one begin those of a larger.
+
+`supple prune RUN --widths 0.2,0.4,0.6,0.8` makes such a checkpoint; train it on with any teacher matrix. Each width has
+a network of its own shape that shares all weights.
+"""
+
+import copy
+import math
+from collections.abc import Generator, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from supple.backbones.dims import (
+    Block,
+    Shape,
+    blocks_of,
+    check_shape,
+    cut_block,
+    first,
+    per_head,
+    resize,
+    rows_in,
+    shape_of,
+)
+from supple.errors import RecipeError
+from supple.methods.ranking import equal_scores, keep
+from supple.model import FlexibleModel, Output, is_empty, select
+from supple.point import FULL, Point
+
+
+class Nested(FlexibleModel):
+    """Points `width=0.2` ... `full` over a transformer: the share of all prunable dimensions that a width keeps."""
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        *,
+        widths: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8),  # shares of the dimensions, below 1
+        shapes: tuple[Shape, ...] = (),  # of each width, as supple prune finds them; none: all blocks alike
+    ) -> None:
+        super().__init__()
+        if list(widths) != sorted(set(widths)) or not widths or not 0 < widths[0] <= widths[-1] < 1:
+            raise RecipeError(f"method.widths is {list(widths)}: they must rise, between 0 and 1.", "Say [0.4, 0.8].")
+        if shapes and len(shapes) != len(widths):
+            raise RecipeError(f"method.shapes has {len(shapes)} shapes for {len(widths)} widths.", "Give one for each.")
+        self.backbone = backbone
+        full = shape_of(backbone)
+        scores = equal_scores(blocks_of(backbone))
+        shapes = shapes or tuple(keep(scores, 1 - width).shape for width in widths)
+        self.shapes = {width: check_shape(shape, full) for width, shape in zip(widths, shapes)}
+        self.points = (*(Point(width=width) for width in widths), FULL)
+        self._narrow: dict[float, nn.Module] = {}  # made when first asked for
+
+    def rank(self, point: Point) -> float:
+        return point.width
+
+    def run(self, x: Any, points: Iterable[Point]) -> Generator[Output, Tensor | None, None]:
+        for point in self.order(points):
+            keep = yield Output(point, self.network(point.width)(x))
+            if keep is not None:
+                if is_empty(keep):
+                    return
+                x = select(x, keep)
+
+    def network(self, width: float) -> nn.Module:
+        """The network of a width; it shares its weights with all others."""
+        if width == 1:
+            return self.backbone
+        if width not in self._narrow:
+            with torch.inference_mode(False):  # it may be trained later
+                self._narrow[width] = narrowed(self.backbone, self.shapes[width])
+        return self._narrow[width]
+
+    def plain(self, point: Point) -> nn.Module:
+        network = copy.deepcopy(self.backbone)
+        if point != FULL:
+            resize(network, self.shapes[point.width])
+        return network
+
+    def train(self, mode: bool = True) -> "Nested":
+        super().train(mode)
+        for network in self._narrow.values():
+            network.train(mode)
+        return self
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "Nested":
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._narrow.clear()  # they may hold tensors that were replaced
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Nested":
+        new = self.__class__.__new__(self.__class__)
+        memo[id(self)] = new
+        for name, value in self.__dict__.items():
+            new.__dict__[name] = {} if name == "_narrow" else copy.deepcopy(value, memo)
+        return new
+
+
+def narrowed(network: nn.Module, shape: Shape) -> nn.Module:
+    """A network of another shape that shares every weight of this one."""
+    shared = {id(part): part for part in (*network.parameters(), *network.buffers())}
+    narrow = copy.deepcopy(network, shared)
+    for block, (dims, hidden) in zip(blocks_of(narrow), shape):
+        narrow_block(block, dims, hidden)
+    return narrow
+
+
+def narrow_block(block: Block, dims: int, hidden: int) -> None:
+    """Lets a block read only its first dimensions; what `cut_block` copies is sliced at every call here."""
+    attention, mlp, heads = block.attention, block.mlp, block.heads
+    if dims < block.head_dims:
+        rows = per_head(block, first(dims))
+        qkv = torch.cat([rows, rows + rows_in(block), rows + 2 * rows_in(block)])
+        stretch = torch.ones(len(qkv), device="cpu", dtype=torch.double)
+        stretch[: heads * dims] = attention.scale * math.sqrt(dims)
+        attention.qkv, attention.proj = (
+            Part(attention.qkv, rows=qkv, stretch=stretch),
+            Part(attention.proj, columns=rows),
+        )
+        attention.scale = dims**-0.5
+        if hasattr(attention, "head_dim"):
+            attention.head_dim, attention.attn_dim = dims, heads * dims
+    if hidden < block.hidden:
+        few = first(hidden)
+        mlp.fc1, mlp.fc2 = Part(mlp.fc1, rows=few), Part(mlp.fc2, columns=few)
+
+
+class Part(nn.Module):
+    """Some outputs, or inputs, of a linear layer: sliced where gradients flow, else copied once and kept while the
+    weights stay as they are.
+    """
+
+    def __init__(
+        self,
+        linear: nn.Linear,
+        rows: Tensor | None = None,
+        columns: Tensor | None = None,
+        stretch: Tensor | None = None,  # a factor for each of the rows
+    ) -> None:
+        super().__init__()
+        self.linear, self.columns, self.stretch = linear, columns, stretch
+        self.rows = rows
+        self.out_features = linear.out_features if rows is None else len(rows)
+        self.in_features = linear.in_features if columns is None else len(columns)
+        self._copy: tuple[tuple[int, ...], Tensor, Tensor | None] | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.linear.weight
+        if (weight.requires_grad and torch.is_grad_enabled()) or weight.is_inference() or weight.is_meta:
+            return F.linear(x, *self._sliced())
+        bias = self.linear.bias
+        state = (weight.data_ptr(), weight._version, 0 if bias is None else bias._version)
+        known = self._copy
+        if known is None or known[0] != state:
+            with torch.inference_mode(False), torch.no_grad():
+                known = (state, *self._sliced())
+            self._copy = known
+        return F.linear(x, known[1], known[2])
+
+    def _sliced(self) -> tuple[Tensor, Tensor | None]:
+        weight: Tensor = self.linear.weight
+        bias: Tensor | None = self.linear.bias
+        device = weight.device
+        if self.columns is not None:
+            return weight.index_select(1, self.columns.to(device)), bias
+        assert self.rows is not None
+        rows = self.rows.to(device)
+        weight, bias = weight.index_select(0, rows), None if bias is None else bias.index_select(0, rows)
+        if self.stretch is None:
+            return weight, bias
+        stretch = self.stretch.to(weight)
+        return weight * stretch[:, None], None if bias is None else bias * stretch
+
+
+@torch.no_grad()
+def sort_dims(network: nn.Module, orders: Iterable[tuple[Tensor, Tensor]]) -> None:
+    """Puts the dimensions of every block in a new order, in place; the network computes what it did."""
+    for block, (dims, hidden) in zip(blocks_of(network), orders):
+        cut_block(block, dims, hidden)

@@ -1,0 +1,129 @@
+"""SiDT: search for the dimensions of a transformer that matter, with a score for each (sections 3 and 4).
+
+The search trains the network with its scores, under an L1 penalty; `supple prune` then cuts the dimensions with the
+lowest ones. Scores scale weights and biases, so they cost next to nothing and can be folded in exactly.
+"""
+
+import copy
+from collections.abc import Generator, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from supple.backbones.dims import Block, blocks_of, check_shape, like, resize, shape_of
+from supple.errors import RecipeError
+from supple.methods.ranking import Ranking, Scores, equal_scores, keep
+from supple.model import FlexibleModel, Output
+from supple.point import FULL, Point
+
+Pairs = tuple[tuple[int, int], ...]
+
+
+class Prune(FlexibleModel):
+    """One point, the full network, whose layers are scored: one vector for the heads of a block (the same for q, k, v
+    and in every head), one for the hidden dimensions of its MLP.
+
+    With a `ratio` or `kept` the network is cut down as soon as it is built and has no scores: the counts of a pruned
+    shape without training, or that shape trained from scratch.
+    """
+
+    points = (FULL,)
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        *,
+        gamma: float = 1e-4,  # weight of the L1 penalty on the scores
+        ratio: float = 0.0,  # share of the dimensions to be without from the start; 0: search
+        ranking: Ranking = "global",  # for this ratio: which dimensions are compared with each other
+        multiple: int = 1,  # for this ratio: kept dimensions are rounded to a multiple
+        kept: Pairs = (),  # for each block: kept dimensions of a head, and of the MLP (in a recipe also a JSON file)
+    ) -> None:
+        super().__init__()
+        if gamma < 0 or not 0 <= ratio < 1:
+            cause = f"method.gamma={gamma:g}, method.ratio={ratio:g} are out of range."
+            raise RecipeError(cause, "gamma is not negative; a ratio lies from 0 to below 1.")
+        if kept and ratio:
+            raise RecipeError("method.ratio and method.kept are both given.", "Leave one of them out.")
+        self.backbone, self.gamma = backbone, gamma
+        self.scores = nn.ParameterList()
+        blocks = blocks_of(backbone)
+        if kept:
+            resize(backbone, check_shape(kept, shape_of(backbone)))
+        elif ratio:
+            resize(backbone, keep(equal_scores(blocks), ratio, ranking, multiple).shape)
+        else:
+            for block in blocks:
+                self._score(block)
+
+    def _score(self, block: Block) -> None:
+        device = block.mlp.fc1.weight.device
+        heads = nn.Parameter(torch.ones(block.head_dims, device=device))
+        hidden = nn.Parameter(torch.ones(block.hidden, device=device))
+        block.attention.qkv = Scored(block.attention.qkv, heads)
+        block.mlp.fc1 = Scored(block.mlp.fc1, hidden)
+        self.scores.extend([heads, hidden])
+
+    def pairs(self) -> Scores:
+        """The scores of every block."""
+        flat = [score.detach().cpu() for score in self.scores]
+        return list(zip(flat[::2], flat[1::2]))
+
+    def run(self, x: Any, points: Iterable[Point]) -> Generator[Output, Tensor | None, None]:
+        for point in self.order(points):
+            yield Output(point, self.backbone(x))
+
+    def penalty(self, outputs: Sequence[Output]) -> Tensor:
+        """gamma times the sum of all absolute scores."""
+        if not len(self.scores):
+            return super().penalty(outputs)
+        return self.gamma * torch.cat([score.abs() for score in self.scores]).sum()
+
+    def undecayed(self) -> Iterable[nn.Parameter]:
+        return self.scores
+
+    def plain(self, point: Point) -> nn.Module:
+        return folded(self.backbone)
+
+
+class Scored(nn.Linear):
+    """A linear layer whose outputs have scores: x (W a) + b a. It keeps the weights, and the names, of the layer it
+    stands for; the scores belong to the method.
+    """
+
+    def __init__(self, linear: nn.Linear, score: nn.Parameter) -> None:
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.weight, self.bias = linear.weight, linear.bias
+        self._score = [score]  # in a list, so that it is not one of this layer's own
+
+    @property
+    def score(self) -> Tensor:
+        """Of every output: a score is shared by those that are a whole number of scores apart."""
+        score = self._score[0]
+        return score.repeat(self.out_features // len(score))
+
+    def forward(self, x: Tensor) -> Tensor:
+        score = self.score
+        return F.linear(x, self.weight * score[:, None], None if self.bias is None else self.bias * score)
+
+    @torch.no_grad()
+    def fold(self) -> nn.Linear:
+        """An ordinary layer with the scores in its weights."""
+        score = self.score
+        new = like(self, self.in_features, self.out_features)
+        new.weight.copy_(self.weight * score[:, None])
+        if self.bias is not None:
+            new.bias.copy_(self.bias * score)
+        return new
+
+
+def folded(network: nn.Module) -> nn.Module:
+    """A copy with all scores folded into the weights."""
+    network = copy.deepcopy(network)
+    for path, part in list(network.named_modules()):
+        if isinstance(part, Scored):
+            network.set_submodule(path, part.fold())
+    return network

@@ -1,0 +1,115 @@
+"""A pruned network is a backbone: it takes exits and is padded for deployment."""
+
+import copy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+import test_contract as contract
+from supple import checkpoint, load
+from supple.backbones.dims import shape_of
+from supple.cost import count_macs, count_params, profile
+from supple.methods import build
+from supple.methods.exits import Exits
+from supple.pruning import Plan, prune
+from supple.recipe import load_recipe, make_recipe
+from supple.train import train
+from tiny_transformers import INPUT, SHAPES, drop, recipe_of, save_run
+
+CONTRACT = [
+    contract.test_points_are_distinct_and_end_with_the_full_model,
+    contract.test_run_agrees_with_forward_point_by_point,
+    contract.test_only_asked_points_come_and_in_execution_order,
+    contract.test_a_run_ends_when_every_sample_has_left,
+    contract.test_two_interleaved_runs_do_not_disturb_each_other,
+    contract.test_threads_with_different_points_do_not_disturb_each_other,
+    contract.test_extract_gives_a_plain_module_with_equal_outputs,
+    contract.test_extract_for_deployment_is_equal_to_1e_5,
+    contract.test_cost_never_falls_along_the_points_and_equals_that_of_the_extract,
+    contract.test_the_chain_of_stages_is_the_full_model,
+]
+
+
+@pytest.fixture(scope="module")
+def search(tmp_path_factory) -> Path:
+    return save_run(tmp_path_factory.mktemp("prune") / "search", recipe_of())
+
+
+@pytest.fixture(scope="module")
+def pruned(search) -> Path:
+    """Saved by another process."""
+    out = search.parent / "pruned"
+    words = [sys.executable, "-m", "supple", "prune", str(search), "--ratio", "0.4", "--out", str(out)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+@pytest.fixture(scope="module")
+def exits(pruned) -> Exits:
+    recipe = make_recipe(checkpoint.read_manifest(pruned)["recipe"])
+    method = {"name": "exits", "at": ["layers.0"]}
+    recipe = make_recipe({**recipe.resolved(), "method": method})
+    model = build(recipe.backbone, recipe.method, 4, INPUT)
+    model.backbone.load_state_dict(load(pruned).backbone.state_dict())
+    return model.eval()
+
+
+def test_a_pruned_run_loads_from_its_folder_alone_and_equals_what_was_pruned(search, pruned, tmp_path):
+    network, kept = prune(load(search), 0.4, Plan())
+    moved = tmp_path / "elsewhere"
+    moved.mkdir()
+    for name in ("model.safetensors", "manifest.json"):
+        (moved / name).write_bytes((pruned / name).read_bytes())
+    model = load(moved)
+    assert shape_of(model.backbone) == kept.shape != SHAPES["swin"]
+    x = torch.randn(4, *INPUT)
+    with torch.inference_mode():
+        assert torch.equal(model(x), network(x))
+    masked = load(search)
+    drop(masked, kept)
+    assert_close(model(x), masked(x), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("promise", CONTRACT, ids=lambda promise: promise.__name__.removeprefix("test_"))
+def test_exits_on_a_pruned_swin_keep_the_contract(exits, promise):
+    arguments = {"model": exits, "x": torch.randn(6, *INPUT, generator=torch.Generator().manual_seed(1))}
+    wanted = promise.__code__.co_varnames[: promise.__code__.co_argcount] or ("model", "x")
+    promise(**{name: arguments[name] for name in wanted})
+
+
+def test_exits_on_a_pruned_swin_answer_in_the_end_as_it_does(exits, pruned):
+    x = torch.randn(3, *INPUT)
+    assert [str(point) for point in exits.points] == ["exit=1", "full"]
+    assert_close(exits(x), load(pruned)(x))
+    assert shape_of(exits.extract()) == shape_of(load(pruned).backbone)
+
+
+def test_exits_are_trained_on_a_pruned_run(pruned, tmp_path):
+    changes = ["method.name=exits", "method.at=[layers.0]", "method.way=classifier_wise"]
+    folder = train(load_recipe(pruned / "recipe.yaml", changes), tmp_path / "exits", quiet=True)
+    x = torch.randn(3, *INPUT)
+    assert_close(load(folder)(x), load(pruned)(x))  # the backbone stood still
+    assert len(load(folder).ladder.rows) == 2
+
+
+# --- padding for deployment -------------------------------------------------------------------------------------------
+
+
+def test_padding_is_used_where_it_is_faster_and_never_counted(monkeypatch, pruned):
+    model, x = load(pruned), torch.randn(2, *INPUT)
+    counted = profile(model)
+    for wins in (True, False):
+        monkeypatch.setattr("supple.deploy.faster", lambda one, other, x, wins=wins: wins)
+        fast = model.extract(deploy=True)
+        odd = [size % 8 for pair in shape_of(fast) for size in pair]
+        assert any(odd) != wins
+        assert_close(fast(x), model(x), atol=1e-5, rtol=1e-5)
+    assert profile(model) == counted
+    bare = copy.deepcopy(model).to("meta")
+    assert counted[0].macs == count_macs(lambda: bare(torch.empty(1, *INPUT, device="meta")))
+    assert counted[0].params == count_params(model.parameters())
