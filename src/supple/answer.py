@@ -1,10 +1,8 @@
 """Answers for image or sound files: choose the point, decode, run, say which point ran and why."""
 
-import io
 import time
-import wave
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +10,16 @@ import torch
 from PIL import Image
 
 from supple.cost import profile
-from supple.data.prepare import Preprocess
+from supple.data.samples import Prepare
 from supple.early import run_policy
 from supple.errors import DataError
 from supple.ladder import Ladder
 from supple.machine import machine
-from supple.model import FlexibleModel
+from supple.model import FlexibleModel, Output
 from supple.point import FULL, Point
 from supple.policies import Confident, choose_point
 from supple.runtime.measure import time_into
+from supple.tasks import TASKS
 
 
 @dataclass(frozen=True)
@@ -33,19 +32,21 @@ class Answer:
     elapsed_ms: float  # decoding included
     in_time: bool | None = None  # whether the deadline was met, where there was one
     within_budget: bool | None = None  # whether the point keeps the budget, where there was one
+    also: dict[str, Any] = field(default_factory=dict)  # what else the task tells: a count, boxes
 
     def to_json(self) -> dict[str, Any]:
-        scores = [{"label": label, "score": score} for label, score in self.scores.items()]
-        return {**asdict(self), "scores": scores}
+        facts = {**asdict(self), "scores": [{"label": label, "score": score} for label, score in self.scores.items()]}
+        further = facts.pop("also")
+        return facts | further
 
     def why(self) -> str:
         """The reason for people: with a word where the limit was too tight for any point."""
         return f"{self.reason}, missed" if False in (self.in_time, self.within_budget) else self.reason
 
 
-def gather(names: Iterable[str], preprocess: Preprocess) -> list[Path]:
+def gather(names: Iterable[str], preprocess: Prepare) -> list[Path]:
     """The files named, and the images or sounds directly inside the folders named, in order."""
-    endings, kind = preprocess.endings, "image" if preprocess.hearing is None else "sound"
+    endings, kind = preprocess.endings, preprocess.kind
     paths: list[Path] = []
     for name in names:
         path = Path(name)
@@ -68,13 +69,16 @@ def classify(
     deadline_ms: float | None = None,
     budget_macs: float | None = None,
     policy: Confident | None = None,
+    draw: Callable[[Path, Image.Image], None] | None = None,
 ) -> Iterator[Answer | DataError]:
     """One answer per file, in order; a file that cannot be read gives its error instead.
 
     With a policy each file stops at the first point that is sure, for the reason `confident`. What no point is sure of
     is answered by the policy's last one: the full model, for the reason `full`, or the deepest that its budget allows,
-    for the reason `budget`. Scores are at the point's temperature.
+    for the reason `budget`. Scores are at the point's temperature. `draw` is given each file with its answer drawn on
+    it, where the task can draw; the time is then already taken.
     """
+    task = TASKS[model.task]
     ladder, key = model.ladder if len(model.ladder) else Ladder(profile(model)), {}
     if deadline_ms is not None:
         key = {"machine": machine(), "batch": 1, "threads": torch.get_num_threads()}
@@ -83,7 +87,7 @@ def classify(
     for file in files:
         start = time.perf_counter()
         try:
-            x = model.preprocess.normalise(model.preprocess.open(file).unsqueeze(0))
+            x = model.preprocess.input(file)
         except DataError as error:
             yield error
             continue
@@ -91,20 +95,21 @@ def classify(
         left = None if deadline_ms is None else deadline_ms - 1000 * (time.perf_counter() - start)
         if policy is None:
             point, reason = choose_point(ladder, asked=asked, deadline_ms=left, budget_macs=budget_macs, **key)
-            chances = model(x, point).softmax(1)[0]
+            output = next(model.run(x, (point,)))
         else:
             stopped = run_policy(model, x, policy)
             place = int(stopped.exits[0])
             point = policy.points[place]
             left_over = place == len(policy.thresholds) and place > 0
             reason = "full" if point == FULL else "budget" if left_over else "confident"
-            chances = (stopped.logits[0] / policy.temperatures[place]).softmax(0)
-        best = chances.topk(min(5, len(model.classes)))
-        scores = {model.classes[i]: p for i, p in zip(best.indices.tolist(), best.values.tolist())}
+            output = Output(point, stopped.logits / policy.temperatures[place])
+        told = task.tell(model, output)
         elapsed = 1000 * (time.perf_counter() - start)
         in_time = None if deadline_ms is None else elapsed <= deadline_ms
         within = None if budget_macs is None else _ceiling(ladder, point) <= budget_macs
-        yield Answer(str(file), next(iter(scores)), scores, str(point), reason, elapsed, in_time, within)
+        if draw is not None and task.draw is not None:
+            draw(file, task.draw(model, output, file))
+        yield Answer(str(file), told.label, told.scores, str(point), reason, elapsed, in_time, within, told.also)
 
 
 def _ceiling(ladder: Ladder, point: Point) -> float:
@@ -112,17 +117,9 @@ def _ceiling(ladder: Ladder, point: Point) -> float:
 
 
 def warm_up(model: FlexibleModel) -> None:
-    """Decodes and runs a small picture or sound at every point: the first of everything pays for set-up."""
-    file = io.BytesIO()
-    if model.preprocess.hearing is None:
-        Image.new("RGB", (8, 8)).save(file, "PNG")
-    else:
-        with wave.open(file, "wb") as sound:
-            sound.setnchannels(1)
-            sound.setsampwidth(2)
-            sound.setframerate(8000)
-            sound.writeframes(bytes(1600))
-    model(model.preprocess.normalise(model.preprocess.open(file.getvalue()).unsqueeze(0)), model.points)
+    """Decodes and runs a small file of nothing at every point: the first of everything pays for set-up."""
+    for _ in model.run(model.preprocess.blank(), model.points):
+        pass
 
 
 def timed_here(model: FlexibleModel, key: dict[str, Any]) -> Ladder:

@@ -8,7 +8,7 @@ from torch import nn
 
 from supple import data
 from supple.checkpoint import load, read_manifest
-from supple.data import Splits, copycat
+from supple.data import ImageSet, Splits, copycat
 from supple.errors import RecipeError, SuppleError
 from supple.methods import build
 from supple.model import FlexibleModel
@@ -44,6 +44,8 @@ def with_copies(recipe: Recipe, splits: Splits, quiet: bool = False) -> Splits:
             f"({', '.join(labeller.classes[:5])}, ...).",
             "Name a run that was trained on the same classes.",
         )
+    if not isinstance(splits.train, ImageSet):
+        raise RecipeError(f"copycat is for images of classes, not for {recipe.data.name}.", "Remove the section.")
     sources = copycat.unlabelled(wanted.root, wanted.limit, wanted.seed)
     with counting(len(sources), "labelling", quiet=quiet) as watch:
         labels = copycat.label(sources, labeller, watch)
@@ -59,11 +61,8 @@ def data_of(run: str | Path) -> Splits:
 
 def pin(recipe: Recipe, splits: Splits) -> Recipe:
     """The recipe with what was measured on the data written down: size, channels, mean, deviation, classes."""
-    found = splits.train.preprocess
-    facts: dict[str, object] = {"size": found.size, "channels": found.channels, "mean": found.mean, "std": found.std}
-    facts |= {"classes": len(splits.train.classes), "fingerprint": splits.fingerprint}
-    facts |= found.hearing.to_json() if found.hearing is not None else {}
-    data = recipe.data.model_copy(update=facts)
+    facts = {"classes": len(splits.train.classes), "fingerprint": splits.fingerprint}
+    data = recipe.data.model_copy(update=splits.train.preprocess.facts() | facts)
     return recipe.model_copy(update={"data": data})
 
 
@@ -71,7 +70,7 @@ def fresh_model(recipe: Recipe, splits: Splits) -> FlexibleModel:
     """The untrained model, its weights a function of the recipe's seed."""
     torch.manual_seed(recipe.train.seed)
     model = build(recipe.backbone, recipe.method, len(splits.train.classes), splits.train.shape)
-    model.classes, model.preprocess = splits.train.classes, splits.train.preprocess
+    model.classes, model.preprocess, model.task = splits.train.classes, splits.train.preprocess, splits.train.task
     return model
 
 
@@ -96,7 +95,9 @@ def skeleton(recipe: Recipe, device: str = "meta") -> FlexibleModel:
         channels, size = wanted.channels or shape[0], wanted.size or shape[1]
         shape = (channels, size, size)
     with torch.device(device):
-        return build(recipe.backbone, recipe.method, classes, shape)
+        model = build(recipe.backbone, recipe.method, classes, shape)
+    model.task = data.TASK_OF.get(wanted.name, "classes")
+    return model
 
 
 def network_skeleton(recipe: Recipe) -> tuple[nn.Module, tuple[int, ...]]:

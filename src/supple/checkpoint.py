@@ -78,6 +78,7 @@ def save(folder: Path, model: FlexibleModel, recipe: Recipe, facts: dict[str, An
 
 def load(folder: str | Path) -> FlexibleModel:
     """Opens a run folder: the model in eval mode, with its ladder, policy, class names and preprocessing."""
+    from supple.data import TASK_OF
     from supple.methods import build
 
     folder = Path(folder)
@@ -89,10 +90,10 @@ def load(folder: str | Path) -> FlexibleModel:
     tensors = read_tensors(folder / WEIGHTS)
     try:
         recipe = make_recipe(manifest["recipe"], where=str(folder / MANIFEST))
-        shape, classes = tuple(manifest["input_shape"]), tuple(manifest["classes"])
+        shape, classes = _tuples(manifest["input_shape"]), tuple(manifest["classes"])
         model = build(recipe.backbone, recipe.method, len(classes), shape)
         model.admit(Point.parse(text) for text in manifest["settled"])
-        model.classes = classes
+        model.classes, model.task = classes, TASK_OF.get(recipe.data.name, "classes")
         saved = manifest["preprocess"]
         model.preprocess = None if saved is None else Preprocess.from_json(saved)
     except (LookupError, TypeError, AttributeError) as error:
@@ -101,6 +102,11 @@ def load(folder: str | Path) -> FlexibleModel:
     model.ladder = load_ladder(folder)
     model.policy = load_policy(folder, model)  # type: ignore[assignment]
     return model.eval()
+
+
+def _tuples(shape: Any) -> Any:
+    """A shape as JSON has it: lists, perhaps of lists."""
+    return tuple(map(_tuples, shape)) if isinstance(shape, list) else shape
 
 
 def fill(model: FlexibleModel, tensors: dict[str, Tensor], path: Path) -> None:

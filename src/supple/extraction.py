@@ -13,6 +13,7 @@ from torch import nn
 from supple import checkpoint, files
 from supple.cost import count_macs, count_params
 from supple.errors import CheckpointError
+from supple.model import example
 from supple.point import Point
 
 TOLERANCE = 1e-5
@@ -27,19 +28,19 @@ def extract_to(run: Path, point: Point, out: Path, deploy: bool = False) -> dict
     assert model.input_shape is not None
     point = model.check(point)
     network = model.extract(point, deploy=deploy).eval()
-    x = torch.randn(8, *model.input_shape, generator=torch.Generator().manual_seed(0))
+    x = example(model.input_shape, 8, torch.randn, generator=torch.Generator().manual_seed(0))
     expected = model(x, point)
     difference = (network(x) - expected).abs().max().item()
     limit = TOLERANCE * max(1.0, expected.abs().max().item())
     if difference > limit:
         cure = "Nothing was written. Leave --deploy out, and please report this."
         raise CheckpointError(f"the extracted network differs by {difference:.1e}, more than {limit:.1e}.", cure)
-    example = x[:1].to("meta")
+    one = example(model.input_shape, make=torch.empty, device="meta")
     facts = {
         "format": checkpoint.FORMAT,
         "point": str(point),
         "deploy": deploy,
-        "macs": count_macs(lambda: model.extract(point).to("meta")(example)),
+        "macs": count_macs(lambda: model.extract(point).to("meta")(one)),
         "params": count_params(model.extract(point).parameters()),
         "difference": difference,
         "classes": list(model.classes),

@@ -63,6 +63,8 @@ def cached(recipe: Recipe, model: FlexibleModel, splits: Splits, quiet: bool = F
             f"train.cache_features is set, but images are augmented (data.{', data.'.join(changing)}).",
             "Leave the augmentation out, or say train.cache_augmented=true: the images are then taken as they are.",
         )
+    if not (isinstance(splits.train, ImageSet) and isinstance(splits.val, ImageSet)):
+        raise RecipeError(f"train.cache_features is for classes, not for {recipe.data.name}.", "Leave it out.")
     place = Path(folder) / digest(recipe, model)
     with held(place):
         if not (place / DONE).is_file():

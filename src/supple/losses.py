@@ -154,8 +154,3 @@ def distill_objective(
 
 
 OBJECTIVES: dict[str, Callable[..., Objective]] = {"distill": distill_objective}
-
-
-def point_losses(outputs: Sequence[Output], target: Tensor) -> dict[Point, Tensor]:
-    """The plain loss of each point against the labels: what is reported, and where a broken number is looked for."""
-    return {output.point: F.cross_entropy(output.logits.float(), target) for output in outputs}

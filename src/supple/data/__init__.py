@@ -24,6 +24,7 @@ from supple.data.parts import Collection, Part, Request
 from supple.data.places import find
 from supple.data.prepare import Preprocess
 from supple.data.reading import SAMPLE, fit, measure, read, stored_size
+from supple.data.samples import Prepare, Samples
 from supple.data.sound_reading import read_sounds
 from supple.data.sounds import sounds
 from supple.data.speech_commands import speech_commands
@@ -34,12 +35,15 @@ from supple.text import did_you_mean, say
 __all__ = [
     "DATASETS",
     "HEARD",
+    "TASK_OF",
     "Collection",
     "Hearing",
     "ImageSet",
     "Part",
+    "Prepare",
     "Preprocess",
     "Request",
+    "Samples",
     "Splits",
     "find",
     "heard",
@@ -64,19 +68,20 @@ HEARD = {
     "gtzan": (Hearing(22_050, 3.0, "three", mels=128), 224),
     "esc": (Hearing(16_000, 5.0, "mel"), 64),
 }
+TASK_OF: dict[str, str] = {}  # what is asked of the samples of a set; else classes: see supple.tasks
 MEMORY_LIMIT = 2 * 1024**3  # bytes
 
 
 @dataclass(frozen=True)
 class Splits:
-    train: ImageSet
-    val: ImageSet  # for choosing the epoch; never trained on
-    test: ImageSet
+    train: Samples
+    val: Samples  # for choosing the epoch; never trained on
+    test: Samples
     fingerprint: str = ""  # of the list of images and labels: the same list gives the same splits
 
     def __str__(self) -> str:
-        kind = "images" if self.train.preprocess.hearing is None else "sounds"
-        return f"{len(self.train)} {kind} to train on, {len(self.val)} held out, {len(self.test)} to test"
+        kind = self.train.preprocess.kind
+        return f"{len(self.train)} {kind}s to train on, {len(self.val)} held out, {len(self.test)} to test"
 
 
 def heard(name: str, **changes: object) -> tuple[Hearing | None, int | None]:

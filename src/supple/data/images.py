@@ -43,6 +43,8 @@ class ImageSet:
     (crop, flip, policy, in this order); without it, never.
     """
 
+    task = "classes"
+
     def __init__(
         self,
         images: Tensor | Sequence[Source],

@@ -1,5 +1,7 @@
 """From a file to what the network sees: decoded, sized, with mean and deviation taken out."""
 
+import io
+import wave
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -53,6 +55,10 @@ class Preprocess:
             )
 
     @property
+    def kind(self) -> str:
+        return "image" if self.hearing is None else "sound"
+
+    @property
     def endings(self) -> tuple[str, ...]:
         """How the names of files end that can be opened; files named one by one are judged by content."""
         return IMAGES if self.hearing is None else SOUNDS
@@ -62,6 +68,28 @@ class Preprocess:
         if self.hearing is not None:
             return self.hear(torch.from_numpy(self.hearing.wave(source))[None])[0]
         return self.image(decode(*content(source, self.max_pixels)))
+
+    def input(self, source: Source) -> Tensor:
+        """What the network sees of one file: a batch of one."""
+        return self.normalise(self.open(source).unsqueeze(0))
+
+    def blank(self) -> Tensor:
+        """What it sees of a small black picture, or of a moment of silence."""
+        file = io.BytesIO()
+        if self.hearing is None:
+            Image.new("RGB", (8, 8)).save(file, "PNG")
+        else:
+            with wave.open(file, "wb") as sound:
+                sound.setnchannels(1)
+                sound.setsampwidth(2)
+                sound.setframerate(8000)
+                sound.writeframes(bytes(1600))
+        return self.input(file.getvalue())
+
+    def facts(self) -> dict[str, Any]:
+        """What was measured on the data, as settings of a recipe."""
+        measured = {"size": self.size, "channels": self.channels, "mean": self.mean, "std": self.std}
+        return measured | (self.hearing.to_json() if self.hearing is not None else {})
 
     def hear(self, waves: Tensor) -> Tensor:
         """Bring decoded clips, float32 (clips, samples), to uint8 (clips, channels, size, size)."""

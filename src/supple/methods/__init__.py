@@ -13,7 +13,7 @@ from supple.methods.shuffle import Shuffle
 from supple.methods.skip import Skip
 from supple.methods.slim import Slim
 from supple.methods.whole import Whole
-from supple.model import FlexibleModel
+from supple.model import FlexibleModel, Shape
 
 METHODS: dict[str, type[FlexibleModel]] = {
     "exits": Exits,
@@ -28,10 +28,11 @@ METHODS: dict[str, type[FlexibleModel]] = {
 
 
 def build(
-    backbone: Mapping[str, Any], method: Mapping[str, Any], num_classes: int, input_shape: tuple[int, ...]
+    backbone: Mapping[str, Any], method: Mapping[str, Any], num_classes: int, input_shape: Shape
 ) -> FlexibleModel:
     """The model of a recipe's `backbone` and `method` sections (already checked; each has a `name`)."""
-    facts = {"num_classes": num_classes, "in_channels": input_shape[0], "input_shape": input_shape}
+    channels = input_shape[0] if isinstance(input_shape[0], int) else input_shape[0][0]
+    facts = {"num_classes": num_classes, "in_channels": channels, "input_shape": input_shape}
     make = BACKBONES[backbone["name"]]
     network = make(**fitting(make, **facts), **_settings(backbone))
     flex = METHODS[method["name"]]
