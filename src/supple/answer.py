@@ -35,9 +35,10 @@ class Answer:
     also: dict[str, Any] = field(default_factory=dict)  # what else the task tells: a count, boxes
 
     def to_json(self) -> dict[str, Any]:
-        facts = {**asdict(self), "scores": [{"label": label, "score": score} for label, score in self.scores.items()]}
-        further = facts.pop("also")
-        return facts | further
+        scores = [{"label": label, "score": score} for label, score in self.scores.items()]
+        facts = {**asdict(self), "scores": scores, **self.also}
+        del facts["also"]
+        return facts
 
     def why(self) -> str:
         """The reason for people: with a word where the limit was too tight for any point."""
