@@ -450,7 +450,7 @@ def test_analyse_skip(command, runs, tmp_path):
 )
 def test_what_cannot_be_analysed_is_refused(command, runs, tmp_path, name, words, said):
     command("analyse", runs[name], *words, "--out", tmp_path / "out").refused(2, *said)
-    assert not list(tmp_path.rglob("*.*"))
+    assert not list(tmp_path.iterdir())
 
 
 def test_other_methods_and_other_runs_are_refused(command, runs, tmp_path):
@@ -490,4 +490,4 @@ def test_a_model_that_computes_no_numbers_is_refused(command, runs, tmp_path):
         parameter.data.fill_(float("nan"))
     checkpoint.save(tmp_path, model, pin(recipe, splits))
     command("analyse", tmp_path).refused(2, "no numbers", "lower train.lr")
-    assert not list((tmp_path / "analysis").iterdir())
+    assert not (tmp_path / "analysis").exists()

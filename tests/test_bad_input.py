@@ -107,7 +107,7 @@ def test_absurd_widths_are_refused(command, slim_yaml, widths):
         ("data: [1\n", ("is no YAML",)),
         ("data: !!python/object/apply:os.system [echo]\n", ("is no YAML",)),
         ("\0", ("is no YAML",)),
-        ("x" * 1_000_001, ("larger than", "page of YAML")),
+        ("x" * 1_000_001, ("larger than",)),
     ],
 )  # fmt: skip
 def test_a_file_that_is_no_recipe_is_named_with_what_is_wrong(command, tmp_path, text, named):

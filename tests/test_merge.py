@@ -353,6 +353,13 @@ def test_an_ensemble_may_mix_networks_but_not_classes(command, runs, exits, tmp_
     command("evaluate", runs[0], "--ensemble", other).refused(2, str(other), "class 3 is diagonal, not vertical")
 
 
+def test_what_does_not_go_with_an_ensemble_is_refused(command, runs):
+    base = ("evaluate", runs[0], "--ensemble", runs[1])
+    command(*base, "--draws", 3).refused(2, "--draws does not go with --ensemble")
+    command(*base, "--point", "full").refused(2, "--point does not go with --ensemble")
+    command("evaluate", runs[0], "--point", "arbitrary").refused(2, '"arbitrary" is a group of points, and no point')
+
+
 def renamed(run: Path, folder: Path) -> Path:
     """A copy that knows its third class by another name."""
     shutil.copytree(run, folder)

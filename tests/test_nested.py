@@ -216,6 +216,10 @@ def test_a_searched_run_becomes_one_checkpoint_of_many_widths_and_trains_on(comm
         ({"widths": (0.5,), "shapes": (((4, 48),),)}, "1 blocks of kept dimensions for a network of 2 blocks"),
         ({"widths": (0.5,), "shapes": (((9, 48), (4, 48)),)}, "block 1 cannot keep 9 and 48"),
         ({"widths": (0.01,)}, "leaves 2 for 4 groups"),
+        (
+            {"widths": (0.3, 0.6), "shapes": (((4, 48), (4, 60)), ((4, 48), (6, 48)))},
+            "width 0.3 is larger somewhere than 0.6",
+        ),
     ],
 )
 def test_widths_and_shapes_that_do_not_fit_are_refused(settings, said):

@@ -119,7 +119,13 @@ def test_an_explicit_shape_is_taken_as_it_is():
 
 
 @pytest.mark.parametrize(
-    "given", [{"ratio": 1.0}, {"ratio": -0.1}, {"ratio": 2}, {"gamma": -1}, {"ratio": 0.4, "kept": ((8, 96), (8, 96))}]
+    "given",
+    [
+        *({"ratio": ratio} for ratio in (1.0, -0.1, 2, float("nan"))),
+        *({"gamma": gamma} for gamma in (-1, float("nan"), float("inf"))),
+        {"multiple": 0},
+        {"ratio": 0.4, "kept": ((8, 96), (8, 96))},
+    ],
 )
 def test_settings_out_of_range_are_refused(given):
     with pytest.raises(RecipeError) as caught:
@@ -165,6 +171,10 @@ def test_profile_counts_a_pruned_shape_without_training(command, page, tmp_path)
         ("[1, 2, 3]", ("method.kept",)),
         ('{"a": 1}', ("method.kept",)),
         ("[[7, 57], [7, 57], [7.5, 1]]", ("method.kept",)),
+        ("[[7, 57], [7, 57], [true, 1]]", ("[True, 1] is no pair of whole numbers",)),
+        ('[[7, 57], [7, 57], ["7", 1]]', ("is no pair of whole numbers",)),
+        ("[" * 100_000, ("method.kept", "cannot be read")),
+        (" " * 2_000_000, ("it is larger than",)),
         ("not json", ("method.kept", "cannot be read", "a pair for each block")),
     ],
 )
@@ -175,11 +185,19 @@ def test_a_kept_file_that_does_not_fit_is_refused(command, page, tmp_path, text,
 
 def test_a_kept_file_that_is_not_there_is_refused(command, page):
     command("profile", page, "method.kept=nowhere.json").refused(2, "nowhere.json", "cannot be read")
+    command("profile", page, "method.kept=/dev/zero").refused(2, "/dev/zero", "it is no file")
+
+
+def test_a_backbone_takes_a_kept_file_too(command, page, tmp_path):
+    (tmp_path / "kept.json").write_text("[[7, 57], [7, 57], [7, 115]]")
+    files = [f"{section}.kept={tmp_path / 'kept.json'}" for section in ("backbone", "method")]
+    one, other = (command("profile", page, file, "--json").json["points"][0]["params"] for file in files)
+    assert one == other
 
 
 @pytest.mark.parametrize("ratio", ["1", "-0.1", "1.5"])
 def test_profile_refuses_a_ratio_outside_0_and_1(command, page, ratio):
-    command("profile", page, f"method.ratio={ratio}").refused(2, f"method.ratio={ratio}", "from 0 to below 1")
+    command("profile", page, f"method.ratio={ratio}").refused(2, "method.ratio is", "from 0 to below 1")
 
 
 def test_a_network_that_cannot_be_pruned_is_refused_in_a_recipe(command, page):

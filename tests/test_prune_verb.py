@@ -7,10 +7,11 @@ import torch
 from torch.testing import assert_close
 
 from supple import FULL, checkpoint, load
+from supple.assemble import load_data
 from supple.backbones.dims import shape_of
 from supple.cost import count_params
 from supple.methods import build
-from supple.pruning import Plan, prune
+from supple.pruning import Plan, prune, pruned_recipe, save
 from supple.recipe import load_recipe, make_recipe
 from supple.train import train
 from tiny import tiny_recipe
@@ -67,7 +68,7 @@ def test_a_group_that_was_kept_alive_is_mentioned(command, tmp_path):
         model.scores[2].mul_(1e-6)
     checkpoint.save(run, model, make_recipe(checkpoint.read_manifest(run)["recipe"]))
     said = command("prune", run, "--ratio", 0.5, "--out", tmp_path / "out")
-    assert "1 groups would have lost all of their dimensions; one of each was kept." in said.out
+    assert "at 0.5 kept, 1 groups would have lost all of their dimensions; one each stayed." in said.out
     assert shape_of(load(tmp_path / "out").backbone)[1][0] == 1
 
 
@@ -114,6 +115,33 @@ def test_a_pruned_run_can_be_pruned_again(command, unsearched, tmp_path):
         assert torch.equal(load(tmp_path / "again")(x), network(x))
 
 
+def test_what_rounding_undoes_is_said(command, search, tmp_path):
+    said = command("prune", search, "--ratio", 0.4, "--multiple", 1024, "--out", tmp_path / "out")
+    assert "0.0% of the dimensions were cut, not 40.0%" in said.out
+    assert "all blocks" in said.out
+
+
+def test_points_of_another_method_are_left_behind_and_connections_refused(command, tmp_path):
+    exits = save_run(tmp_path / "exits", recipe_of("vit", method={"name": "exits", "at": ["blocks.0"]}))
+    said = command("prune", exits, "--ratio", 0.4, "--by", "magnitude", "--out", tmp_path / "out")
+    assert "left behind: exit=1. What was cut is the network itself." in said.out
+    sections = {"backbone": {"name": "vit"}, "method": {"name": "dense"}}
+    dense = save_run(tmp_path / "dense", recipe_of("vit", **sections))
+    said = command("prune", dense, "--ratio", 0.4, "--by", "magnitude", "--out", tmp_path / "none")
+    said.refused(2, "method dense adds to the network", "then train this method")
+    assert not (tmp_path / "none").exists()
+
+
+def test_what_was_begun_is_removed_when_saving_fails(monkeypatch, search, tmp_path):
+    model, recipe = load(search), recipe_of()
+    network, kept = prune(model, 0.4, Plan())
+    monkeypatch.setattr("supple.pruning.files.write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    out = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        save(out, model, pruned_recipe(recipe, kept, out), network, load_data(recipe))
+    assert not out.exists()
+
+
 # --- mistakes ---------------------------------------------------------------------------------------------------------
 
 
@@ -125,7 +153,7 @@ def test_a_pruned_run_can_be_pruned_again(command, unsearched, tmp_path):
         (("SEARCH", "--ratio", -0.4), ("-0.4", "above 0 and below 1")),
         (("SEARCH", "--ratio", 0.99), ("pruning 0.99 of 420 dimensions leaves 4 for 6 groups", "prune less")),
         (("SEARCH",), ("one of --ratio and --widths", "--ratio 0.4")),
-        (("SEARCH", "--ratio", 0.4, "--widths", "0.4"), ("one of --ratio and --widths",)),
+        (("SEARCH", "--ratio", 0.4, "--widths", "0.4"), ("--ratio and --widths are both given",)),
         (("SEARCH", "--widths", "0.4,0.2"), ("0.4,0.2", "0.2,0.4,0.6,0.8")),
         (("SEARCH", "--widths", "0.5,1.0"), ("0.5,1.0", "between 0 and 1")),
         (("SEARCH", "--widths", "half"), ("half",)),

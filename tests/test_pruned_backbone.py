@@ -13,6 +13,7 @@ import test_contract as contract
 from supple import checkpoint, load
 from supple.backbones.dims import shape_of
 from supple.cost import count_macs, count_params, profile
+from supple.initial import initialise
 from supple.methods import build
 from supple.methods.exits import Exits
 from supple.pruning import Plan, prune
@@ -43,10 +44,16 @@ def search(tmp_path_factory) -> Path:
 def pruned(search) -> Path:
     """Saved by another process."""
     out = search.parent / "pruned"
-    words = [sys.executable, "-m", "supple", "prune", str(search), "--ratio", "0.4", "--out", str(out)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    run(["prune", str(search), "--ratio", "0.4", "--out", str(out)])
     return out
+
+
+def run(words: list[str], module: bool = True) -> str:
+    """What a process of its own prints: of a verb of supple, or of Python."""
+    command = [sys.executable, *(["-m", "supple"] if module else []), *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +82,30 @@ def test_a_pruned_run_loads_from_its_folder_alone_and_equals_what_was_pruned(sea
     assert_close(model(x), masked(x), atol=1e-5, rtol=1e-5)
 
 
+def test_the_swin_t_of_the_paper_is_pruned_by_one_process_and_answers_in_another(tmp_path):
+    swin_t = make_recipe(
+        {
+            "data": {"name": "generated", "size": 224, "test_limit": 4},
+            "backbone": load_recipe("sidt/cifar100_swin_t").backbone,
+            "method": {"name": "prune"},
+        }
+    )
+    search = save_run(tmp_path / "search", swin_t)
+    run(["prune", str(search), "--ratio", "0.4", "--out", str(tmp_path / "pruned")])
+    script = f"""
+import torch, supple
+model = supple.load({str(tmp_path / "pruned")!r})
+with torch.inference_mode():
+    print(sum(p.numel() for p in model.parameters()), *model(torch.ones(1, 3, 224, 224))[0].tolist())
+"""
+    params, *logits = map(float, run(["-c", script], module=False).split())
+    network, kept = prune(load(search), 0.4, Plan())
+    assert sum(len(dims) for pair in kept.dims for dims in pair) == int(0.6 * 18_048)  # of heads and MLPs
+    assert params == count_params(network.parameters())
+    with torch.inference_mode():
+        assert_close(torch.tensor(logits), network(torch.ones(1, 3, 224, 224))[0], atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize("promise", CONTRACT, ids=lambda promise: promise.__name__.removeprefix("test_"))
 def test_exits_on_a_pruned_swin_keep_the_contract(exits, promise):
     arguments = {"model": exits, "x": torch.randn(6, *INPUT, generator=torch.Generator().manual_seed(1))}
@@ -95,6 +126,13 @@ def test_exits_are_trained_on_a_pruned_run(pruned, tmp_path):
     x = torch.randn(3, *INPUT)
     assert_close(load(folder)(x), load(pruned)(x))  # the backbone stood still
     assert len(load(folder).ladder.rows) == 2
+
+
+def test_another_method_that_starts_from_a_search_gets_the_scores_in_its_weights(search):
+    model = build(recipe_of().backbone, {"name": "exits", "at": ["layers.0"]}, 4, INPUT).eval()
+    x = torch.randn(3, *INPUT)
+    initialise(model, make_recipe({**recipe_of().resolved(), "train": {"init": str(search)}}), quiet=True)
+    assert_close(model(x), load(search)(x))
 
 
 # --- padding for deployment -------------------------------------------------------------------------------------------

@@ -75,6 +75,16 @@ def test_the_smallest_weights_go_when_pruned_by_magnitude():
         assert (hidden % 2 == 1).sum() >= 0.99 * len(hidden)
 
 
+def test_a_searched_network_is_ranked_by_the_weights_that_it_computes_with():
+    model = searched("vit")
+    with torch.no_grad():
+        model.scores[1][7] = 0.0
+    assert float(scores_of(model, "magnitude")[0][1][7]) == 0.0
+    for one, same in zip(scores_of(model, "magnitude"), magnitudes(blocks_of(model.extract()))):
+        assert torch.equal(one[0], same[0])
+        assert torch.equal(one[1], same[1])
+
+
 def test_a_run_that_was_never_searched_has_no_scores_and_another_way_is_offered():
     shaped = Prune(network_of("vit"), ratio=0.5)
     for model in (Whole(network_of("vit")), shaped):

@@ -34,7 +34,7 @@ def on_meta(model: M) -> M:
     """A copy without weights, made without copying them, in eval mode."""
     tensors = (*model.parameters(), *model.buffers())
     empty = {id(tensor): copy.deepcopy(tensor.detach().to("meta")) for tensor in tensors}
-    parameters = {id(p): nn.Parameter(empty[id(p)], p.requires_grad) for p in model.parameters()}
+    parameters = {id(p): nn.Parameter(empty[id(p)], False) for p in model.parameters()}
     return copy.deepcopy(model, {**empty, **parameters}).to("meta").eval()
 
 

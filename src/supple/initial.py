@@ -5,7 +5,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from supple.backbones.networks import pretrained
-from supple.checkpoint import MANIFEST, WEIGHTS, read_manifest, read_tensors
+from supple.checkpoint import MANIFEST, WEIGHTS, load, read_manifest, read_tensors
 from supple.errors import CheckpointError
 from supple.files import sha256
 from supple.model import FlexibleModel
@@ -13,6 +13,7 @@ from supple.recipe import Recipe
 from supple.text import say
 
 BACKBONE = "backbone."
+SCORES = "scores."  # of a search for dimensions; for another method they go into the weights that they scale
 
 
 def initialise(model: FlexibleModel, recipe: Recipe, quiet: bool = False) -> None:
@@ -25,7 +26,10 @@ def initialise(model: FlexibleModel, recipe: Recipe, quiet: bool = False) -> Non
         assert model.input_shape is not None
         pretrained(recipe.backbone["name"], network, recipe.backbone, model.input_shape)
         return
-    fresh = start_from(model, weights_of(Path(init)), init)
+    weights = weights_of(Path(init))
+    if any(name.startswith(SCORES) for name in weights) and not any(n.startswith(SCORES) for n in model.state_dict()):
+        weights = {BACKBONE + name: value for name, value in load(init).extract().state_dict().items()}
+    fresh = start_from(model, weights, init)
     if not quiet:
         say(f"starting from {init}" + (f"; new: {', '.join(fresh)}" if fresh else ""))
 

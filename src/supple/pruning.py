@@ -1,6 +1,7 @@
 """From a searched run to a smaller one: rank, fold, slice (SiDT). The pruned network is a backbone like any other."""
 
 import copy
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from supple.finish import score_and_save
 from supple.methods import build
 from supple.methods.nested import sort_dims
 from supple.methods.prune import Prune, folded
-from supple.methods.ranking import By, Kept, Ranking, Scores, best_first, keep, magnitudes, random_scores
+from supple.methods.ranking import UNSEARCHED, Kept, Ranking, Scores, best_first, keep
 from supple.model import FlexibleModel
 from supple.recipe import Recipe
 from supple.runtime.measure import interleave
@@ -29,7 +30,7 @@ class Plan:
     """How to rank the dimensions of a run."""
 
     ranking: Ranking = "global"
-    by: By = "score"
+    by: str = "score"  # of the search, or a key of UNSEARCHED
     multiple: int = 1
     seed: int = 0
 
@@ -46,13 +47,11 @@ class Change:
     ms: tuple[float, float] | None = None  # batch 1
 
 
-def scores_of(model: FlexibleModel, by: By, seed: int = 0) -> Scores:
+def scores_of(model: FlexibleModel, by: str, seed: int = 0) -> Scores:
     """The scores of a run's dimensions."""
-    blocks = blocks_of(network_in(model))
-    if by == "magnitude":
-        return magnitudes(blocks)
-    if by == "random":
-        return random_scores(blocks, seed)
+    blocks_of(network_in(model))  # refuses a network that cannot be pruned
+    if by in UNSEARCHED:
+        return UNSEARCHED[by](blocks_of(folded(network_in(model))), seed)
     if not isinstance(model, Prune) or not len(model.scores):
         raise RecipeError(
             "this run was never searched: its dimensions have no scores.",
@@ -65,6 +64,18 @@ def network_in(model: FlexibleModel) -> nn.Module:
     """The network that a method holds; one that holds none has no dimensions to prune itself."""
     backbone = getattr(model, "backbone", None)
     return backbone if isinstance(backbone, nn.Module) else model
+
+
+@torch.no_grad()
+def must_be_its_network(model: FlexibleModel, x: Any) -> str:
+    """Refuses a model that is more than the network it holds; names the points that pruning leaves behind, if any."""
+    model, network = model.eval(), folded(network_in(model)).eval()
+    if not torch.allclose(model(x), network(x), rtol=1e-3, atol=1e-3):
+        raise RecipeError(
+            f"method {type(model).__name__.lower()} adds to the network what pruning it alone would lose.",
+            "Prune a run of method prune or whole, then train this method on what is left.",
+        )
+    return ", ".join(str(point) for point in (*model.points[:-1], *model.settled))
 
 
 def prune(model: FlexibleModel, ratio: float, plan: Plan) -> tuple[nn.Module, Kept]:
@@ -114,8 +125,12 @@ def save(out: Path, source: FlexibleModel, recipe: Recipe, network: nn.Module, s
     model.get_submodule("backbone").load_state_dict(network.state_dict())
     model.classes, model.preprocess = source.classes, source.preprocess
     model.eval()
-    score_and_save(recipe, out, model, splits, {})
-    files.write(out / checkpoint.RECIPE, recipe.to_yaml())
+    try:
+        score_and_save(recipe, out, model, splits, {})
+        files.write(out / checkpoint.RECIPE, recipe.to_yaml())
+    except BaseException:
+        shutil.rmtree(out, ignore_errors=True)  # it was empty: the command can be given again
+        raise
     model.ladder = checkpoint.load_ladder(out)
     return model
 

@@ -119,10 +119,8 @@ class Recipe(BaseModel):
 def load_recipe(name: str | Path, changes: Iterable[str] = ()) -> Recipe:
     """Reads a recipe file and applies changes such as `train.epochs=3`."""
     path = find_recipe(name)
-    if path.stat().st_size > LARGEST:
-        raise RecipeError(f"{path} is larger than {LARGEST} bytes.", "A recipe is a page of YAML.")
     try:
-        document = _parse(path.read_text(encoding="utf-8"))
+        document = _parse(_read(path))
     except ValueError as error:
         raise RecipeError(f"{path} is no YAML: {_first_line(error)}.", "See recipes/pocket/ for examples.") from None
     return make_recipe(document, changes, str(path))
@@ -147,9 +145,10 @@ def make_recipe(document: Any, changes: Iterable[str] = (), where: str = "recipe
     for section in (section for section, field in Recipe.model_fields.items() if field.is_required()):
         if not isinstance(document.get(section), dict):
             raise RecipeError(f'{where}: the section "{section}" is missing.', f"Add {section}: {{name: ...}}.")
-    kept = document["method"].get("kept")
-    if isinstance(kept, str):
-        document["method"] = {**document["method"], "kept": _read_pairs(kept, where)}
+    for section in ("method", "backbone"):
+        kept = document[section].get("kept")
+        if isinstance(kept, str):
+            document[section] = {**document[section], "kept": _read_pairs(kept, f"{where}: {section}.kept")}
     for section, registry in (("backbone", BACKBONES), ("method", METHODS), ("loss", OBJECTIVES)):
         document[section] = named_settings(section, document[section], registry, where)
     if "branch" in document["method"]:
@@ -215,15 +214,27 @@ def named_settings(section: str, given: dict[str, Any], registry: dict[str, Any]
 def _read_pairs(name: str, where: str) -> Any:
     """What a JSON file says of kept dimensions: the recipe holds it from then on, not the name of the file."""
     try:
-        if Path(name).stat().st_size > LARGEST:
-            raise ValueError(f"larger than {LARGEST} bytes")
-        pairs = json.loads(Path(name).read_text(encoding="utf-8"))
-        if not pairs:
-            raise ValueError("it is empty")
+        pairs = json.loads(_read(Path(name)))
+        if not isinstance(pairs, list) or not pairs:
+            raise ValueError("it holds no list")
+        for pair in pairs:
+            if not isinstance(pair, list) or len(pair) != 2 or any(type(size) is not int for size in pair):
+                raise ValueError(f"{str(pair)[:60]} is no pair of whole numbers")
         return pairs
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         cure = "Give a JSON file with a pair for each block: [[24, 282], [24, 282], ...]."
-        raise RecipeError(f"{where}: method.kept={name} cannot be read: {_first_line(error)}.", cure) from None
+        raise RecipeError(f"{where}={name} cannot be read: {_first_line(error)}.", cure) from None
+
+
+def _read(path: Path) -> str:
+    """A page of text; never a device, and never more than a page."""
+    if not path.is_file():
+        raise ValueError("it is no file" if path.exists() else "there is no such file")
+    with path.open("rb") as file:
+        content = file.read(LARGEST + 1)
+    if len(content) > LARGEST:
+        raise ValueError(f"it is larger than {LARGEST} bytes")
+    return content.decode("utf-8")
 
 
 def _branches(given: Any) -> Any:

@@ -1,4 +1,6 @@
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -44,8 +46,8 @@ def analyse(
             total += len(options["base"].indices)
     elif method == "skip":
         options = {"points": points_of(subject.model, point)}
-    folder = _writable(out if out is not None else run / "analysis")
-    with counting(total, "analysing", quiet=json) as watch:
+    folder = out if out is not None else run / "analysis"
+    with _writable(folder), counting(total, "analysing", quiet=json) as watch:
         found = ANALYSES[method](subject, **options, watch=watch)
     if found.facts.get("projection") == "PCA":
         say("umap-learn is not installed, so this is PCA. For UMAP: pip install 'supple[analysis]'")
@@ -100,14 +102,22 @@ def _beside(subject: "Subject", base: Path, changes: list[str] | None, images: i
     return other
 
 
-def _writable(folder: Path) -> Path:
-    """The folder, made where it is missing; better to know before than after the work."""
+@contextmanager
+def _writable(folder: Path) -> Iterator[None]:
+    """The folder, made where it is missing: better to know before than after the work. If that fails, it goes again."""
+    fresh = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
-            return folder
+            pass
     except OSError as error:
         raise RecipeError(f"{folder} cannot be written: {error.strerror}.", "Choose another folder: --out.") from None
+    try:
+        yield
+    except BaseException:
+        if fresh:
+            folder.rmdir()
+        raise
 
 
 def _as_json(document: dict[str, Any]) -> str:

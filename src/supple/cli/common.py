@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from supple.errors import CheckpointError, DataError, RecipeError
+from supple.errors import CheckpointError, DataError, PointError, RecipeError
 
 if TYPE_CHECKING:
     from supple.data import Splits
@@ -58,6 +58,10 @@ def model_of(target: str | Path, changes: Sequence[str] | None = None) -> "Flexi
 def points_of(model: "FlexibleModel", texts: Iterable[str] | None) -> "list[Point]":
     from supple.point import Point
 
+    for text in texts or ():
+        if text in model.groups:
+            cure = "supple evaluate scores groups where no --point is given; train.sample may name one."
+            raise PointError(f'"{text}" is a group of points, and no point.', cure)
     return model.order([Point.parse(text) for text in texts] if texts else (*model.points, *model.settled))
 
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from supple.ladder import Ladder
 
 
-Draws = Annotated[int, typer.Option(help="Points drawn from each group, such as random orders of layers; 0: none.")]
+Draws = Annotated[int | None, typer.Option(help="Points drawn from each group, such as random orders; 5. 0: none.")]
 
 
 Ensemble = Annotated[list[Path] | None, typer.Option(help="A further run: mean logits; may be given several times.")]
@@ -20,7 +20,7 @@ def evaluate(
     run: Run,
     changes: Changes = None,
     point: Points = None,
-    draws: Draws = 5,
+    draws: Draws = None,
     ensemble: Ensemble = None,
     json: Json = False,
 ) -> None:
@@ -39,13 +39,15 @@ def evaluate(
     from supple.text import macs
 
     if ensemble:
-        if point:
-            raise RecipeError("--point does not go with --ensemble.", "Leave one of them out.")
+        for option, value in (("--point", point), ("--draws", draws)):
+            if value is not None:
+                raise RecipeError(f"{option} does not go with --ensemble.", "Leave one of them out.")
         _ensemble([run, *ensemble], changes, json)
         return
     model = model_of(must_be_run(run), changes)
     points = points_of(model, point)
     test = splits_for(run, model, changes).test
+    draws = 5 if draws is None else draws
     if not 0 <= draws <= 1000:
         raise RecipeError(f"--draws is {draws}.", "Give a number from 0 to 1000.")
     groups = [] if point or not draws else list(model.groups.values())

@@ -46,9 +46,11 @@ def profile(
         for r in rows
     ]
     if published:
-        header += ["paper FLOPs (B)", "acceleration"]
-        faster = ["-" if p.acceleration is None else f"{p.acceleration:.3f}" for p in published]
-        lines = [[*line, f"{p.flops / 1e9:.4f}", more] for line, p, more in zip(lines, published, faster)]
+        header += ["paper FLOPs (B)"]
+        lines = [[*line, f"{p.flops / 1e9:.4f}"] for line, p in zip(lines, published)]
+        if all(p.acceleration is not None for p in published):
+            header += ["acceleration"]
+            lines = [[*line, f"{p.acceleration:.3f}"] for line, p in zip(lines, published)]
     print(table(header, lines))
     for warning in cost.costly_branches(rows):
         say(warning)

@@ -23,48 +23,57 @@ def prune(
     json: Json = False,
 ) -> None:
     """Folds the scores in and cuts the lowest (SiDT). Train on: supple train OUT/recipe.yaml --out RUN."""
+    from supple.backbones.dims import kept_dims, shape_of
     from supple.cli.common import model_of, recipe_of, splits_for
-    from supple.methods.ranking import By, Ranking
-    from supple.pruning import Plan, nest, nested_recipe, pruned_recipe, save, timed
+    from supple.methods.ranking import UNSEARCHED, Ranking
+    from supple.pruning import Plan, must_be_its_network, nest, nested_recipe, pruned_recipe, save, timed
     from supple.pruning import changes as changed
     from supple.pruning import prune as cut
 
     if (ratio is None) == (widths is None):
-        raise RecipeError("one of --ratio and --widths is needed.", "Give --ratio 0.4, or --widths 0.2,0.4,0.6,0.8.")
-    for option, value, known in (("--ranking", ranking, get_args(Ranking)), ("--by", by, get_args(By))):
+        cause = "one of --ratio and --widths is needed." if ratio is None else "--ratio and --widths are both given."
+        raise RecipeError(cause, "Give --ratio 0.4, or --widths 0.2,0.4,0.6,0.8.")
+    for option, value, known in (("--ranking", ranking, get_args(Ranking)), ("--by", by, ("score", *UNSEARCHED))):
         if value not in known:
             raise RecipeError(f'{option} is "{value}".', f"Possible: {', '.join(known)}.")
     check_out(out)
     model, recipe = model_of(must_be_run(run), changes), recipe_of(run, changes)
     plan = Plan(ranking, by, multiple, seed)  # type: ignore[arg-type]
     before = model.extract().eval()
+    splits = splits_for(run, model, changes)
+    x = splits.test.batch(_first())[0]
+    found: list[Change] = []
     if widths is not None:
         shares = _shares(widths)
         network, all_kept = nest(model, shares, plan)
-        pruned = save(
-            out, model, nested_recipe(recipe, shares, all_kept, out), network, splits_for(run, model, changes)
-        )
+        left = must_be_its_network(model, x)
+        pruned = save(out, model, nested_recipe(recipe, shares, all_kept, out), network, splits)
         document: dict[str, Any] = {"run": str(out), "shapes": {f"{w:g}": k.shape for w, k in zip(shares, all_kept)}}
-        clamped = sum(kept.clamped for kept in all_kept)
-        found: list[Change] = []
     else:
         assert ratio is not None
+        shares = (1 - ratio,)
         network, kept = cut(model, ratio, plan)
-        pruned = save(out, model, pruned_recipe(recipe, kept, out), network, splits_for(run, model, changes))
+        all_kept, left = [kept], must_be_its_network(model, x)
+        pruned = save(out, model, pruned_recipe(recipe, kept, out), network, splits)
         assert model.input_shape is not None
         found = changed(before, network, model.input_shape)
-        x = splits_for(run, model, changes).test.batch(_first())[0]
         found = timed(found, before, network.eval(), x)
         document = {"run": str(out), "ratio": ratio, "kept": kept.shape, "blocks": [vars(change) for change in found]}
-        clamped = kept.clamped
-    document |= {"clamped": clamped, **pruned.ladder.to_json()}
+    whole = kept_dims(shape_of(before))
+    cut_off = [1 - kept_dims(kept.shape) / whole for kept in all_kept]
+    document |= {"cut": cut_off, "clamped": sum(kept.clamped for kept in all_kept), **pruned.ladder.to_json()}
     if json:
         print_json(document)
         return
     if found:
         print(_told(found))
-    if clamped:
-        print(f"{clamped} groups would have lost all of their dimensions; one of each was kept.")
+    if left:
+        print(f"left behind: {left}. What was cut is the network itself.")
+    for share, kept, really in zip(shares, all_kept, cut_off):
+        if abs(1 - share - really) > 0.01:
+            print(f"{really:.1%} of the dimensions were cut, not {1 - share:.1%}: rounding, or what had to stay.")
+        if kept.clamped:
+            print(f"at {share:g} kept, {kept.clamped} groups would have lost all of their dimensions; one each stayed.")
     print(f"\n{pruned.ladder}\n\nTrain it on: supple train {out / 'recipe.yaml'} --out RUN")
 
 
@@ -99,6 +108,10 @@ def _told(found: "list[Change]") -> str:
         )
         for change in found
     ]
+    sums = [[sum(pair) for pair in zip(*pairs)] for pairs in ((c.params for c in found), (c.macs for c in found))]
+    ms = [sum(pair) for pair in zip(*(change.ms for change in found if change.ms is not None))]
+    total = (_pair(*map(quantity, sums[0])), _pair(*map(millions, sums[1])))
+    rows.append(("all blocks", "", "", *total, _pair(*(f"{value:.2f}" for value in ms)) if ms else "-"))
     return table(("block", "head dims", "MLP hidden", "params", "MMACs", "ms"), rows, left=(0,))
 
 

@@ -5,6 +5,7 @@ a network of its own shape that shares all weights.
 """
 
 import copy
+import itertools
 import math
 from collections.abc import Generator, Iterable
 from typing import Any
@@ -51,6 +52,10 @@ class Nested(FlexibleModel):
         scores = equal_scores(blocks_of(backbone))
         shapes = shapes or tuple(keep(scores, 1 - width).shape for width in widths)
         self.shapes = {width: check_shape(shape, full) for width, shape in zip(widths, shapes)}
+        for (less, small), (more, large) in itertools.pairwise([*self.shapes.items(), (1.0, full)]):
+            if any(a > b for pair in zip(small, large) for a, b in zip(*pair)):
+                cure = "A smaller width keeps no more of any block than a larger one."
+                raise RecipeError(f"method.shapes: width {less:g} is larger somewhere than {more:g}.", cure)
         self.points = (*(Point(width=width) for width in widths), FULL)
         self._narrow: dict[float, nn.Module] = {}  # made when first asked for
 

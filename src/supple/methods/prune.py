@@ -5,6 +5,7 @@ lowest ones. Scores scale weights and biases, so they cost next to nothing and c
 """
 
 import copy
+import math
 from collections.abc import Generator, Iterable, Sequence
 from typing import Any
 
@@ -42,9 +43,12 @@ class Prune(FlexibleModel):
         kept: Pairs = (),  # for each block: kept dimensions of a head, and of the MLP (in a recipe also a JSON file)
     ) -> None:
         super().__init__()
-        if gamma < 0 or not 0 <= ratio < 1:
-            cause = f"method.gamma={gamma:g}, method.ratio={ratio:g} are out of range."
-            raise RecipeError(cause, "gamma is not negative; a ratio lies from 0 to below 1.")
+        if not 0 <= gamma < math.inf:
+            raise RecipeError(f"method.gamma is {gamma:g}.", "Give a number from 0: the weight of the penalty.")
+        if not 0 <= ratio < 1:
+            raise RecipeError(f"method.ratio is {ratio:g}.", "Give a share from 0 to below 1.")
+        if multiple < 1:
+            raise RecipeError(f"method.multiple is {multiple}.", "Give 1 or more.")
         if kept and ratio:
             raise RecipeError("method.ratio and method.kept are both given.", "Leave one of them out.")
         self.backbone, self.gamma = backbone, gamma

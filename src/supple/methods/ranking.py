@@ -11,7 +11,6 @@ from supple.backbones.dims import Block, Shape, first, rows_in
 from supple.errors import RecipeError
 
 Ranking = Literal["global", "per_type", "per_layer"]
-By = Literal["score", "magnitude", "random"]
 Scores = list[tuple[Tensor, Tensor]]  # of each block: of the dimensions of its heads, and of its MLP
 
 
@@ -110,3 +109,10 @@ def random_scores(blocks: Sequence[Block], seed: int = 0) -> Scores:
     rng = torch.Generator().manual_seed(seed)
     draw: Callable[[int], Tensor] = lambda size: torch.rand(size, generator=rng)
     return [(draw(block.head_dims), draw(block.hidden)) for block in blocks]
+
+
+# Other scores by name: blocks of a network as it computes, and a seed.
+UNSEARCHED: dict[str, Callable[[Sequence[Block], int], Scores]] = {
+    "magnitude": lambda blocks, seed: magnitudes(blocks),
+    "random": random_scores,
+}
