@@ -16,9 +16,9 @@ Backbones with exits also offer, both of the same length:
 Transformers offer a trunk: `stem(images)`, `blocks` (an nn.Sequential of blocks that keep the shape of their state),
 `head(state)`, `width` and `class_token`; `forward` is head(blocks(stem)).
 
-A network of several inputs, or whose state is more than a tensor, offers its stages itself: `stages`, an nn.ModuleDict of
-modules state -> state by the names to cut at, the first of which takes the input, and `reads`, the `Tap` that a branch
-reads after each (the first part of the state; the first two where the tap has sound). See `audiocsrnet.py`.
+A network of several inputs, or whose state is more than a tensor, offers its stages itself: `stages`, an nn.ModuleDict
+of modules state -> state by the names to cut at, the first of which takes the input, and `reads`, the `Tap` that a
+branch reads after each (the first part of the state; the first two where the tap has sound). See `audiocsrnet.py`.
 
 Others may offer `taps: dict[str, str]`, further names for places to cut at. A backbone that is built for one image size
 also takes `input_shape`. Sequential ones are one flat nn.Sequential of leaf layers: convolution, norm, activation,

@@ -1,6 +1,7 @@
 """AudioCSRNet: how many people a picture shows, with the sound of the place to help (SL-ViT, section 2.4)."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Literal
 
 import torch
@@ -111,7 +112,7 @@ class Rest(nn.Module):
 
     def __init__(self, widths: Sequence[int], sound: int, height: int, width: int, readout: Readout) -> None:
         super().__init__()
-        self.blocks = nn.Sequential(*(Fused(Fusion(a, b, sound)) for a, b in zip(widths, widths[1:])))
+        self.blocks = nn.Sequential(*(Fused(Fusion(a, b, sound)) for a, b in pairwise(widths)))
         self.map = nn.Conv2d(widths[-1], 1, 1)
         nn.init.normal_(self.map.weight, std=0.01)
         assert self.map.bias is not None
@@ -186,9 +187,9 @@ def _check(
         )
     picture = shape[0] if several else shape
     if len(picture) != 3 or min(picture[1:]) < STRIDE or any(side % STRIDE for side in picture[1:]):
-        given = "x".join(map(str, picture[1:])) or "unknown size"
+        sides = "x".join(map(str, picture[1:])) or "unknown size"
         raise RecipeError(
-            f"audiocsrnet cannot take pictures of {given}: both sides are to be multiples of {STRIDE}.",
+            f"audiocsrnet cannot take pictures of {sides}: both sides are to be multiples of {STRIDE}.",
             "Set data.size=[height, width], such as [288, 512].",
         )
     return picture[1] // STRIDE, picture[2] // STRIDE

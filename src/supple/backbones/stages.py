@@ -9,7 +9,9 @@ from supple.backbones.tap import Tap
 
 @dataclass(frozen=True)
 class Stages:
-    """By name, in execution order. Each maps a state to the next; the first takes the input, the last gives (logits,)."""
+    """By name, in execution order. Each maps a state to the next; the first takes the input, the last gives the logits
+    in a tuple.
+    """
 
     modules: dict[str, nn.Module]
     reads: dict[str, Tap]  # what a branch reads after a stage; the last has none

@@ -1,8 +1,8 @@
 """Early-exit branches: small networks that turn the tensor at a cut into logits (SL-ViT paper, sections 3.1 and 4.3).
 
-A branch is made for one tap and reads the batch in the tap's own layout; where the tap has sound, it is given a pair: the
-map, and what was heard (batch, sound). Its settings are its keyword arguments; in a
-recipe they stand under `method.branch`. To add one, write its class here and name it in `branch_choice.py`.
+A branch is made for one tap and reads the batch in the tap's own layout; where the tap has sound, it is given a pair:
+the map, and what was heard (batch, sound). Its settings are its keyword arguments; in a recipe they stand under
+`method.branch`. To add one, write its class here and name it in `branch_choice.py`.
 """
 
 import math
@@ -25,7 +25,7 @@ LEAST_OF, MOST_OF = {"patch": 0, "padding": 0, "dropout": 0}, {"layers": 64}
 class Cnn(nn.Module):
     """The paper's baseline (figure 5): convolutions with ReLU, a max pool, the MLP head.
 
-    Where there is sound, the first convolution listens as a fusion block does, without dilation of its own (section 4.3).
+    Where there is sound, the first convolution listens as a fusion block does (section 4.3).
 
     `padding` is that of the first convolution; later ones keep the size of the map, so that the two-layer branch of
     table 11 is `layers=2`. Crowd counting takes `padding=1, pool=4`.
@@ -120,8 +120,10 @@ class SlVit(nn.Module):
                 f"Use {', '.join(map(str, patches(tap)))}, or 0 to let it be chosen.",
             )
         if tap.sound not in (0, tap.channels):
-            cause = f"method.branch.name is sl_vit, which embeds sound as it embeds patches, but at the cut there are {tap}."
-            raise RecipeError(cause, "Use cnn, or a network that hears as many channels as it sees.")
+            raise RecipeError(
+                f"method.branch.name is sl_vit, which embeds sound as it embeds patches, but it would read {tap}.",
+                "Use cnn, or as many channels for what is heard as for what is seen.",
+            )
         number = (tap.height // patch) * (tap.width // patch) + (1 if tap.sound else 0)
         self.tap = tap
         self.embed = nn.Conv2d(tap.channels, d, patch, stride=patch)  # a dense layer on every patch, without copying

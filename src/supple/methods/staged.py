@@ -52,7 +52,9 @@ class Bodies(Protocol):
     frozen: int  # so many stages have learnt, and run in eval mode
 
     def __call__(self) -> list[nn.Module]: ...
-    def prefix(self, place: int) -> nn.Module: ...  # from the input to what the branch at a cut reads; they count from 1
+    def prefix(
+        self, place: int
+    ) -> nn.Module: ...  # from the input to what the branch at a cut reads; they count from 1
     def forget(self) -> None: ...  # after the network's tensors were replaced (another device)
 
 
