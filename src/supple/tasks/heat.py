@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from supple.data.decode import decode
 from supple.model import FlexibleModel, Output
 
 COLOURS = ((0, 0, 128), (0, 96, 255), (0, 220, 220), (255, 220, 0), (255, 40, 0))  # from few to many
@@ -14,6 +13,8 @@ MOST_VEIL = 0.75  # how much of the picture the densest place hides
 
 def draw(model: FlexibleModel, output: Output, file: Path) -> Image.Image:
     """A point that gives a single number, such as a branch, has no map to draw: only the number is."""
+    from supple.data.decode import decode  # data name their task: both ways at once would be a circle
+
     picture = Image.fromarray(decode(file))
     answer = output.logits[0].float()
     if answer.dim() == 3:
