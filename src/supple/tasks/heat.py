@@ -1,5 +1,6 @@
 """A count drawn on its picture: where the density is, in the colours of heat, and the number in a corner."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ from PIL import Image, ImageDraw, ImageFont
 from supple.model import FlexibleModel, Output
 
 COLOURS = ((0, 0, 128), (0, 96, 255), (0, 220, 220), (255, 220, 0), (255, 40, 0))  # from few to many
+SMALLEST = 160  # pixels of a side
 MOST_VEIL = 0.75  # how much of the picture the densest place hides
 
 
@@ -15,11 +17,17 @@ def draw(model: FlexibleModel, output: Output, file: Path) -> Image.Image:
     """A point that gives a single number, such as a branch, has no map to draw: only the number is."""
     from supple.data.decode import decode  # data name their task: both ways at once would be a circle
 
-    picture = Image.fromarray(decode(file))
+    picture = readable(Image.fromarray(decode(file)))
     answer = output.logits[0].float()
     if answer.dim() == 3:
         picture = heated(picture, answer[0].clamp(min=0).cpu().numpy())
     return numbered(picture, f"{float(answer.sum()):.1f} {model.classes[0] if model.classes else ''}".strip())
+
+
+def readable(picture: Image.Image) -> Image.Image:
+    """A picture as it is, or larger if a number could not be read on it."""
+    scale = math.ceil(SMALLEST / min(picture.size))
+    return picture if scale <= 1 else picture.resize((scale * picture.width, scale * picture.height))
 
 
 def heated(picture: Image.Image, density: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> Image.Image:
