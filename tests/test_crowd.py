@@ -551,7 +551,7 @@ def runs(crowd_folder, tmp_path_factory) -> Path:
         "name": "exits",
         "at": list(AT),
         "way": "classifier_wise",
-        "branch": {"name": "sl_vit", "patch": 1, "d": 8},
+        "branch": {"name": "sl_vit", "patch": 1, "d": 8, "heads": 2, "hidden": 16},
     }
     for name, method, loss, train in (
         ("density", {"name": "whole"}, "density", {}),
@@ -621,10 +621,7 @@ def test_what_makes_no_sense_for_counts_is_refused(runs, crowd_folder, command, 
         said = command("train", runs / "exits.yaml", change, "--out", tmp_path / "no")
         assert said.status == 2, said
         assert word in said.err
-    other = json.loads((runs / "exits.yaml").read_text()) | {
-        "backbone": {"name": "resnet_v1"},
-        "method": {"name": "whole"},
-    }
+    other = document(crowd_folder, {"name": "whole"}, "count") | {"backbone": {"name": "resnet_v1"}}
     (tmp_path / "other.yaml").write_text(json.dumps(other))
     command("train", tmp_path / "other.yaml", "--out", tmp_path / "no").refused(2, "resnet_v1", "audiocsrnet")
 

@@ -111,9 +111,7 @@ def test_the_backbones_without_their_top_have_the_operations_of_the_arithmetic(n
 
 FOLDER = Path(__file__).parents[1] / "recipes" / "sl_vit"
 FILES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
-CROWD = [
-    f"disco_audiocsrnet_{what}" for what in ("backbone", "cnn", "density", "sl_vit")
-]  # their figures: test_crowd.py
+CROWD = [f"disco_audiocsrnet_{what}" for what in ("backbone", "cnn", "density", "sl_vit")]  # see test_crowd.py
 DATA = {"cifar10": 10, "cifar100": 100, "speech_commands": 12, "gtzan": 10}
 # MACs up to each tap, its channels and side.
 NETS = {
