@@ -217,7 +217,7 @@ def test_layer_by_layer_training_wakes_one_stage_at_a_time():
     assert model.phases() == 4
     model.train()
     assert model.enter(1) == (Point(exit=2),)
-    learning = {name.split(".")[2] for name, p in model.backbone.named_parameters() if p.requires_grad}
+    learning = {name.split(".")[1] for name, p in model.backbone.named_parameters() if p.requires_grad}
     assert learning == {"audio"}
     assert not model.backbone.stages["vision"].training
 
@@ -293,9 +293,9 @@ def test_a_map_brought_to_another_size_keeps_its_sum():
     for size in ((27, 48), (32, 40), (108, 100)):
         found = resized_map(density, *size)
         assert tuple(found.shape) == size
-        if size == (27, 48):  # areas of two by two cells: exact
-            assert_close(found[0, 0], density[:2, :2].sum())
-            assert_close(found.sum(), density.sum())
+        assert_close(found.sum(), density.sum())
+    assert_close(resized_map(density, 27, 48)[0, 0], density[:2, :2].sum())
+    assert_close(resized_map(tensor([[1.0, 2.0, 4.0]]), 1, 2), tensor([[2.0, 5.0]]))  # the middle cell is halved
 
 
 def test_mae_and_mse_by_hand():
@@ -494,7 +494,7 @@ def test_disco_is_read_as_it_is_published(tmp_path):
     assert [len(part) for part in (splits.train, splits.val, splits.test)] == [3, 1, 1]
     (_, sounds), crowd = splits.test.batch(torch.arange(1))
     assert sounds.shape == (1, 1, 96, 64)
-    assert crowd.heads.tolist() == pytest.approx([5], abs=0.05)
+    assert crowd.heads.tolist() == pytest.approx([5], abs=1e-4)
     (root / "density/train/0001.mat").write_bytes(b"not a matrix")
     with pytest.raises(DataError, match=r"0001\.mat"):
         load("disco", root=str(root), size=(32, 40)).train.batch(torch.arange(3))
@@ -565,7 +565,7 @@ def runs(crowd_folder, tmp_path_factory) -> Path:
 
 def test_a_run_is_evaluated_timed_and_reported(runs, command):
     rows = command("evaluate", runs / "exits", "--json").json["points"]
-    assert [row["point"] for row in rows] == ["exit=1", "exit=2", "exit=3", "full"]
+    assert sorted(row["point"] for row in rows) == ["exit=1", "exit=2", "exit=3", "full"]
     assert all((row["metric"], row["accuracy"], row["n"]) == ("mae", None, 6) for row in rows)
     assert all(row["also"]["mse"] >= row["score"] ** 2 - 1e-6 for row in rows)
     said = command("evaluate", runs / "exits").out

@@ -1,7 +1,6 @@
 """Density maps: each head is a small hill of volume 1, so that the map sums to their number."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 SIDE = 15  # cells of the hill along each side (SL-ViT, section 4.1.4)
@@ -29,6 +28,13 @@ def density_map(points: Tensor, height: int, width: int, sigma: float = SIGMA, s
 
 
 def resized_map(density: Tensor, height: int, width: int) -> Tensor:
-    """A map of any size brought to another one with the same sum: means over areas, times how many cells each was."""
-    scale = density.shape[0] * density.shape[1] / (height * width)
-    return F.adaptive_avg_pool2d(density[None, None].double(), (height, width))[0, 0].mul_(scale).float()
+    """A map brought to another size: a cell gives each new one the share of it that lies there, so that the sum stays."""
+    return shares(density.shape[0], height) @ density @ shares(density.shape[1], width).T
+
+
+def shares(old: int, new: int) -> Tensor:
+    """(new, old): how much of each of `old` cells lies in each of `new` ones of the same whole length."""
+    edges = torch.arange(new + 1, dtype=torch.float64) * (old / new)
+    cells = torch.arange(old, dtype=torch.float64)
+    overlap = torch.minimum(edges[1:, None], cells + 1) - torch.maximum(edges[:-1, None], cells)
+    return overlap.clamp(min=0).float()
