@@ -28,7 +28,7 @@ def density_map(points: Tensor, height: int, width: int, sigma: float = SIGMA, s
 
 
 def resized_map(density: Tensor, height: int, width: int) -> Tensor:
-    """A map brought to another size: a cell gives each new one the share of it that lies there, so that the sum stays."""
+    """A map brought to another size: a cell gives each new one the share of it that lies there: the sum stays."""
     return shares(density.shape[0], height) @ density @ shares(density.shape[1], width).T
 
 
