@@ -89,21 +89,17 @@ def classify(
         start = time.perf_counter()
         try:
             x = model.preprocess.input(file)
-        except DataError as error:
-            yield error
+            # Decoding has used up part of the deadline: the point is chosen for what is left.
+            left = None if deadline_ms is None else deadline_ms - 1000 * (time.perf_counter() - start)
+            if policy is None:
+                point, reason = choose_point(ladder, asked=asked, deadline_ms=left, budget_macs=budget_macs, **key)
+                output = next(model.run(x, (point,)))
+            else:
+                output, reason = _stopped(model, x, policy)
+                point = output.point
+        except DataError as error:  # unreadable, or something that the point needs is not there
+            yield DataError(error.cause if str(file) in error.cause else f"{file}: {error.cause}", error.cure)
             continue
-        # Decoding has used up part of the deadline: the point is chosen for what is left.
-        left = None if deadline_ms is None else deadline_ms - 1000 * (time.perf_counter() - start)
-        if policy is None:
-            point, reason = choose_point(ladder, asked=asked, deadline_ms=left, budget_macs=budget_macs, **key)
-            output = next(model.run(x, (point,)))
-        else:
-            stopped = run_policy(model, x, policy)
-            place = int(stopped.exits[0])
-            point = policy.points[place]
-            left_over = place == len(policy.thresholds) and place > 0
-            reason = "full" if point == FULL else "budget" if left_over else "confident"
-            output = Output(point, stopped.logits / policy.temperatures[place])
         told = task.tell(model, output)
         elapsed = 1000 * (time.perf_counter() - start)
         in_time = None if deadline_ms is None else elapsed <= deadline_ms
@@ -111,6 +107,16 @@ def classify(
         if draw is not None and task.draw is not None:
             draw(file, task.draw(model, output, file))
         yield Answer(str(file), told.label, told.scores, str(point), reason, elapsed, in_time, within, told.also)
+
+
+def _stopped(model: FlexibleModel, x: Any, policy: Confident) -> tuple[Output, str]:
+    """What the first point that is sure says, at its temperature, and the reason why it is that one."""
+    stopped = run_policy(model, x, policy)
+    place = int(stopped.exits[0])
+    point = policy.points[place]
+    left_over = place == len(policy.thresholds) and place > 0
+    reason = "full" if point == FULL else "budget" if left_over else "confident"
+    return Output(point, stopped.logits / policy.temperatures[place]), reason
 
 
 def _ceiling(ladder: Ladder, point: Point) -> float:

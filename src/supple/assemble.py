@@ -9,9 +9,10 @@ from torch import nn
 from supple import data
 from supple.checkpoint import load, read_manifest
 from supple.data import ImageSet, Splits, copycat
+from supple.data.crowd_prepare import HEARD
 from supple.errors import RecipeError, SuppleError
 from supple.methods import build
-from supple.model import FlexibleModel
+from supple.model import FlexibleModel, Shape
 from supple.progress import counting
 from supple.recipe import Recipe, make_recipe
 from supple.text import say
@@ -77,9 +78,13 @@ def fresh_model(recipe: Recipe, splits: Splits) -> FlexibleModel:
 def skeleton(recipe: Recipe, device: str = "meta") -> FlexibleModel:
     """The untrained model, by default without weights; looks at the data only where the recipe does not say enough."""
     wanted = recipe.data
+    if data.TASK_OF.get(wanted.name) == "count":
+        return _built(recipe, 1, crowd_shape(recipe), device)
     classes, shape = FACTS.get(wanted.name, (wanted.classes or CLASSES.get(wanted.name), None))
     hearing, usual_size = data.heard(wanted.name, **wanted.model_dump(include={"rate", "seconds", "features", "mels"}))
     size = wanted.size or usual_size
+    if isinstance(size, tuple):
+        raise RecipeError(f"data.size is {list(size)}, but pictures of {wanted.name} are square.", "Give one number.")
     if shape is None and size is not None:
         shape = (wanted.channels or (3 if hearing is None else hearing.channels), size, size)
     if classes is None or shape is None:
@@ -92,15 +97,25 @@ def skeleton(recipe: Recipe, device: str = "meta") -> FlexibleModel:
             ) from None
         classes, shape = len(train.classes), train.shape
     elif wanted.name in FACTS:
-        channels, size = wanted.channels or shape[0], wanted.size or shape[1]
+        channels, size = wanted.channels or shape[0], size or shape[1]
         shape = (channels, size, size)
+    return _built(recipe, classes, shape, device)
+
+
+def crowd_shape(recipe: Recipe) -> Shape:
+    """Of a picture, and of the sound beside it where the backbone of the recipe listens."""
+    picture = (3, *data.picture_size(recipe.data.name, recipe.data.size))
+    return (picture, HEARD) if recipe.backbone.get("hears") else picture
+
+
+def _built(recipe: Recipe, classes: int, shape: Shape, device: str) -> FlexibleModel:
     with torch.device(device):
         model = build(recipe.backbone, recipe.method, classes, shape)
-    model.task = data.TASK_OF.get(wanted.name, "classes")
+    model.task = data.TASK_OF.get(recipe.data.name, "classes")
     return model
 
 
-def network_skeleton(recipe: Recipe) -> tuple[nn.Module, tuple[int, ...]]:
+def network_skeleton(recipe: Recipe) -> tuple[nn.Module, Shape]:
     """The backbone of a recipe without weights, as it is before anything is cut, and the shape of its input."""
     model = skeleton(recipe.model_copy(update={"method": {"name": "whole", "learn": "all"}}))
     assert model.input_shape is not None

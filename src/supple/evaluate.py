@@ -57,7 +57,8 @@ def evaluate(
 ) -> list[Score]:
     """One score per point (default: all that the model has), from one pass over `data` in eval mode.
 
-    Scored as the model's task says. `watch` is told the number of samples done after every batch.
+    Scored as the model's task says. Data of large samples say how many go together (`at_once`). `watch` is told the
+    number of samples done after every batch.
     """
     task = TASKS[model.task]
     points = model.order(points if points is not None else (*model.points, *model.settled))
@@ -67,7 +68,7 @@ def evaluate(
     was_training = model.training
     model.eval()
     try:
-        for indices in torch.split(torch.arange(len(data)), batch_size):
+        for indices in torch.split(torch.arange(len(data)), min(batch_size, getattr(data, "at_once", batch_size))):
             x, y = to_device(data.batch(indices), device)
             if channels_last and isinstance(x, Tensor):
                 x = x.contiguous(memory_format=torch.channels_last)

@@ -64,9 +64,11 @@ def extract_to(run: Path, point: Point, out: Path, deploy: bool = False) -> dict
     return facts
 
 
-def _exported(network: nn.Module, x: torch.Tensor) -> bytes:
+def _exported(network: nn.Module, x: Any) -> bytes:
     """What `torch.export.load` reads. Made in memory, since torch ends the whole process when a disk is full."""
-    program = torch.export.export(network, (x,), dynamic_shapes=({0: torch.export.Dim("batch", min=1)},))
+    batch = {0: torch.export.Dim("batch", min=1)}
+    sizes = batch if isinstance(x, torch.Tensor) else tuple(batch for _ in x)  # of several inputs, each
+    program = torch.export.export(network, (x,), dynamic_shapes=(sizes,))
     buffer = io.BytesIO()
     with warnings.catch_warnings():
         # Said of channels_last weights, which arrive well.

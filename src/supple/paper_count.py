@@ -62,7 +62,7 @@ def paper_costs(model: FlexibleModel, points: Iterable[Point]) -> list[PaperCost
     if top is None:
         raise RecipeError(
             f"--count paper cannot tell which layer is the top of {type(network or model).__name__}.",
-            "It is for the backbones of SL-ViT (resnet_v1, densenet, inception_v3) and SiDT. Leave --count out.",
+            "It is for those of SL-ViT (resnet_v1, densenet, inception_v3, audiocsrnet) and SiDT. Leave --count out.",
         )
     model = copy.deepcopy(model).to("meta").eval()
     x = example(shape, make=torch.empty, device="meta")

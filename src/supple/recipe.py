@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
@@ -24,14 +24,17 @@ LARGEST = 1_000_000  # bytes of a recipe file
 NESTED = (("method", "branch"), ("backbone", "args"))  # settings that have settings of their own
 
 
+Side = Annotated[int, Field(ge=1, le=8192)]
+
+
 class Data(BaseModel):
     model_config = STRICT
     name: str  # a key of supple.data.DATASETS
     root: str | None = None  # file or folder; looked for here, in $SUPPLE_DATA, ./data and ../shared/data
     batch_size: int = Field(64, ge=1)
-    size: int | None = Field(None, ge=1, le=8192)  # pixels of a side; None: the images' own
+    size: Side | tuple[Side, Side] | None = None  # pixels of a side, or height and width; None: the images' own
     channels: Literal[1, 3] | None = None  # None: the images' own
-    classes: int | None = Field(None, ge=2)  # how many; only needed to profile a folder that is not at hand
+    classes: int | None = Field(None, ge=1)  # how many; only needed to profile a folder that is not at hand
     limit: int | None = Field(None, ge=1)  # use only so many training images
     test_limit: int | None = Field(None, ge=1)  # use only so many test images
     holdout: int | float = Field(0.1, gt=0)  # kept out of training to choose the epoch: a share, or a number of images
@@ -47,6 +50,7 @@ class Data(BaseModel):
     features: Literal["stft", "mel", "three"] | None = None  # sounds: the spectra that the network sees
     mels: int | None = Field(None, ge=1, le=512)  # sounds: bands of a mel spectrum
     fold: int = Field(5, ge=1, le=5)  # esc: the fold to test on
+    sigma: float = Field(4.0, gt=0, le=100)  # crowds: deviation of a head in the density map, pixels
     seed: int = Field(0, ge=0)  # of the splits
     fingerprint: str | None = None  # of the list of images; written down at the first start, checked ever after
 

@@ -27,7 +27,7 @@ from supple.features import cached
 from supple.finish import finish, settled_points
 from supple.initial import initialise
 from supple.interrupt import Interrupted, Patience
-from supple.losses import OBJECTIVES, Objective
+from supple.losses import Objective, make_objective
 from supple.model import FlexibleModel
 from supple.point import FULL, Group, Point
 from supple.probe import choose, compile_regions, pick_precision
@@ -66,8 +66,7 @@ def train(recipe: Recipe | None, folder: str | Path, *, resume: bool = False, qu
         if newest_state(folder) is None or started.train.cache_features:
             initialise(model, started, quiet)
         copy.deepcopy(model).admit(settled_points(started))  # refuse now what could not be settled at the end
-        settings = {key: value for key, value in started.loss.items() if key != "name"}
-        objective = OBJECTIVES[started.loss["name"]](model.points, **settings)
+        objective = make_objective(started.loss, model.points, model.task)
         if not quiet:
             say(f"{started.data.name}: {splits}; {len(splits.train) // started.data.batch_size or 1} steps per epoch")
             for warning in costly_branches(profile(model)):

@@ -12,6 +12,8 @@ from supple.backbones.dims import Shape, resize
 from supple.backbones.top import replace_top
 from supple.backbones.trace import short, weightless
 from supple.errors import RecipeError
+from supple.model import Shape as ModelShape
+from supple.model import example
 from supple.text import did_you_mean
 
 Scalar = bool | int | float | str | None
@@ -148,11 +150,14 @@ def fitting(target: Any, **facts: Any) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if name in wanted}
 
 
-def output_size(network: nn.Module, input_shape: tuple[int, ...]) -> int:
-    """How many numbers a network gives for one sample."""
+def output_size(network: nn.Module, input_shape: ModelShape) -> int:
+    """How many numbers a network gives for one sample; one whose answer is no row of numbers says so (`outputs`)."""
+    said = getattr(network, "outputs", None)
+    if isinstance(said, int):
+        return said
     try:
         with torch.no_grad():
-            given = weightless(network).eval()(torch.empty((2, *input_shape), device="meta"))
+            given = weightless(network).eval()(example(input_shape, 2, torch.empty, device="meta"))
     except Exception as error:
         cause = f"{type(network).__name__} does not run on inputs of shape {input_shape}: {short(error)}"
         raise RecipeError(cause, "Give the shape of one sample that it takes.") from None

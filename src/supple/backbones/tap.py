@@ -16,6 +16,7 @@ class Tap:
     height: int = 1
     width: int = 1
     prefix: int = 0
+    sound: int = 0  # a branch reads a vector of so many numbers beside the map; 0: none
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -31,7 +32,7 @@ class Tap:
     def __str__(self) -> str:
         if self.layout == "flat":
             return f"{self.channels} features"
-        size = f"{self.height}x{self.width}x{self.channels}"
+        size = f"{self.height}x{self.width}x{self.channels}" + (f" and {self.sound} of sound" if self.sound else "")
         if self.layout == "tokens":
             return f"{size} tokens" + (f" + {self.prefix}" if self.prefix else "")
         return size if self.layout == "nchw" else f"{size} (channels last)"

@@ -33,7 +33,7 @@ def evaluate(
     from supple.cli.common import model_of, splits_for
     from supple.evaluate import draw, evaluate_group
     from supple.evaluate import evaluate as score_points
-    from supple.ladder import Ladder
+    from supple.ladder import SHARES, Ladder
     from supple.progress import counting
     from supple.report import write_report
     from supple.text import macs
@@ -70,7 +70,9 @@ def evaluate(
         return
     print(f"{result}\n({len(test)} test images)")
     if mean:
-        print(f"stopped at a random exit: {100 * mean['score']:.2f} % at {macs(mean['macs'])} in the mean")
+        metric = scores[0].metric
+        figure = f"{100 * mean['score']:.2f} %" if metric in SHARES else f"{metric} {mean['score']:.2f}"
+        print(f"stopped at a random exit: {figure} at {macs(mean['macs'])} in the mean")
 
 
 def _ensemble(runs: list[Path], changes: list[str] | None, json: bool) -> None:

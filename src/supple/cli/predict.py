@@ -45,6 +45,11 @@ def predict(
         named = "--point, --deadline-ms, --budget-macs, --confident or --min-confidence"
         raise RecipeError(f"more than one of {named} is given.", "Give one of them.")
     model = checkpoint.load(must_be_run(run))
+    if model.task != "classes" and (confident or min_confidence is not None):
+        named = "--confident" if confident else "--min-confidence"
+        raise RecipeError(
+            f"{named} is for classes: nothing says how sure a {model.task} is.", "Use --point, or a limit."
+        )
     policy = None
     if min_confidence is not None:
         policy = sure_above(model.points, min_confidence)

@@ -1,19 +1,25 @@
 """Data sets by name. A new one is a file here, a function `Request -> Collection`, and a line in DATASETS.
 
-A set of sounds has a line in HEARD as well: from reading to serving, its sounds are pictures.
+A set of sounds has a line in HEARD as well: from reading to serving, its sounds are pictures. One whose samples are
+asked something else than their class has a line in TASK_OF; PREPARE says how the files of each task become inputs.
 """
 
-import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from supple.data.choice import Splits, checked_fingerprint, choose
 from supple.data.cifar import cifar10, cifar100
+from supple.data.crowd import crowd
+from supple.data.crowd_prepare import CrowdPrepare
+from supple.data.crowd_set import CrowdSet, crowd_sets
 from supple.data.decode import MAX_PIXELS
+from supple.data.density import SIGMA
 from supple.data.digits import digits
+from supple.data.disco import disco
 from supple.data.esc import esc
 from supple.data.folder import folder
 from supple.data.generated import generated
@@ -28,7 +34,6 @@ from supple.data.samples import Prepare, Samples
 from supple.data.sound_reading import read_sounds
 from supple.data.sounds import sounds
 from supple.data.speech_commands import speech_commands
-from supple.data.split import same_number_each, set_aside_whole
 from supple.errors import DataError
 from supple.text import did_you_mean, say
 
@@ -37,6 +42,8 @@ __all__ = [
     "HEARD",
     "TASK_OF",
     "Collection",
+    "CrowdPrepare",
+    "CrowdSet",
     "Hearing",
     "ImageSet",
     "Part",
@@ -60,6 +67,8 @@ DATASETS: dict[str, Callable[[Request], Collection]] = {
     "speech_commands": speech_commands,
     "gtzan": gtzan,
     "esc": esc,
+    "crowd": crowd,
+    "disco": disco,
 }
 # How each set of sounds is heard, and the size of the pictures, unless the recipe says otherwise.
 HEARD = {
@@ -68,20 +77,10 @@ HEARD = {
     "gtzan": (Hearing(22_050, 3.0, "three", mels=128), 224),
     "esc": (Hearing(16_000, 5.0, "mel"), 64),
 }
-TASK_OF: dict[str, str] = {}  # what is asked of the samples of a set; else classes: see supple.tasks
+TASK_OF = {"crowd": "count", "disco": "count"}  # what is asked of the samples of a set; else classes: see supple.tasks
+PREPARE: dict[str, Any] = {"classes": Preprocess, "count": CrowdPrepare}  # by task: how files become inputs
+USUAL_SIZE = {"disco": (576, 1024)}  # height and width
 MEMORY_LIMIT = 2 * 1024**3  # bytes
-
-
-@dataclass(frozen=True)
-class Splits:
-    train: Samples
-    val: Samples  # for choosing the epoch; never trained on
-    test: Samples
-    fingerprint: str = ""  # of the list of images and labels: the same list gives the same splits
-
-    def __str__(self) -> str:
-        kind = self.train.preprocess.kind
-        return f"{len(self.train)} {kind}s to train on, {len(self.val)} held out, {len(self.test)} to test"
 
 
 def heard(name: str, **changes: object) -> tuple[Hearing | None, int | None]:
@@ -101,7 +100,7 @@ def load(
     name: str,
     *,
     root: str | None = None,
-    size: int | None = None,
+    size: int | tuple[int, int] | None = None,
     channels: int | None = None,
     limit: int | None = None,
     holdout: int | float = 0.1,
@@ -122,6 +121,7 @@ def load(
     features: str | None = None,
     mels: int | None = None,
     fold: int = 5,
+    sigma: float = SIGMA,
 ) -> Splits:
     """Load a data set of DATASETS and split it: everything drawn is drawn with `seed`.
 
@@ -131,6 +131,7 @@ def load(
     a set with a validation part of its own uses that instead. mean, std: None: measured on the training images (on
     1,000 of them if they do not fit in memory_limit bytes). crop, flip, policy: augmentation, for training only.
     rate, seconds, features, mels: how sounds are heard, see `Hearing`; None: as usual for the set. fold: to test on.
+    Crowds: size is (height, width), or one number for both; sigma: of a head in the density map, in pixels.
     """
     if name not in DATASETS:
         raise DataError(f'unknown data set "{name}".', did_you_mean(name, DATASETS))
@@ -139,17 +140,24 @@ def load(
             raise DataError(f"{word} is {count}.", f"Set data.{word} to 1 or more, or leave it out.")
     hearing, usual_size = heard(name, rate=rate, seconds=seconds, features=features, mels=mels)
     size = usual_size if size is None else size
+    if TASK_OF.get(name) == "count":
+        _only_flipped(name, crop=crop, policy=policy)
+        if channels not in (None, 3):
+            raise DataError(f"data.channels is {channels}, but crowds are seen in colour.", "Leave it out.")
+        CrowdPrepare(picture_size(name, size))  # what cannot be is refused before anything is read
+        found = DATASETS[name](Request(root, None, seed, test_share))
+        seen = checked_fingerprint(found, fingerprint, root or name)
+        parts = choose(found, limit, holdout, test_limit, seed)
+        prepare = CrowdPrepare(picture_size(name, size), max_pixels=max_pixels)
+        return Splits(*crowd_sets(parts, prepare, mean, std, sigma, flip, memory_limit), seen)
+    if isinstance(size, tuple):
+        raise DataError(f"data.size is {list(size)}, but pictures of {name} are square.", "Give one number.")
     usual_channels = 3 if hearing is None else hearing.channels
     # What cannot be is refused before anything is read.
     _blank(1 if size is None else size, usual_channels if channels is None else channels, max_pixels, hearing)
     found = DATASETS[name](Request(root, size, seed, test_share, hearing, fold))
-    seen = _fingerprint(found)
-    if fingerprint is not None and fingerprint != seen:
-        raise DataError(
-            f"the images of data set {root or name} are not those that the run was trained with.",
-            "Test images may have been trained on. Restore them, or accept it: data.fingerprint=null.",
-        )
-    parts = _choose(found, limit, holdout, test_limit, seed)
+    seen = checked_fingerprint(found, fingerprint, root or name)
+    parts = choose(found, limit, holdout, test_limit, seed)
 
     channels = found.channels if channels is None else channels
     side = stored_size(parts, max_pixels) if size is None else size
@@ -172,54 +180,24 @@ def load(
     return Splits(ImageSet(*train, crop, flip, policy), ImageSet(*val), ImageSet(*test), seen)
 
 
-def _fingerprint(found: Collection) -> str:
-    digest = hashlib.sha256()
-    for part in (found.train, found.val, found.test):
-        if part is not None:
-            digest.update(part.labels.numpy().tobytes())
-            if not isinstance(part.images, Tensor):
-                digest.update("\n".join("/".join(Path(str(source)).parts[-2:]) for source in part.images).encode())
-    return digest.hexdigest()[:16]
+def picture_size(name: str, size: int | tuple[int, int] | None) -> tuple[int, int]:
+    """Height and width of the pictures of crowds."""
+    size = USUAL_SIZE.get(name) if size is None else size
+    if size is None:
+        raise DataError(f"the pictures of {name} differ in size.", "Set data.size=[height, width], such as [288, 512].")
+    return (size, size) if isinstance(size, int) else size
+
+
+def _only_flipped(name: str, **others: Any) -> None:
+    """Refuses ways to augment that would take heads out of a picture, or move them."""
+    given = [key for key, value in others.items() if value]
+    if given:
+        raise DataError(f"data.{given[0]} is not for {name}: heads would be lost.", "Leave it out; use data.flip.")
 
 
 def _blank(size: int, channels: int, max_pixels: int, hearing: Hearing | None) -> Preprocess:
     """Preprocessing before mean and deviation are known."""
     return Preprocess(size, channels, (0.0,) * max(0, channels), (1.0,) * max(0, channels), max_pixels, hearing)
-
-
-def _choose(
-    found: Collection, limit: int | None, holdout: int | float, test_limit: int | None, seed: int
-) -> list[Part]:
-    """The images of train, val and test that are wanted, before any is decoded."""
-    train, val, test = found.train, found.val, found.test
-    if val is None:
-        count = _held_out(holdout, len(train.labels), limit)
-        held, rest = set_aside_whole(train.labels, train.groups, count, seed)
-        if len(held) > len(rest):
-            raise DataError(
-                f"holdout {holdout} keeps {len(held)} of {len(train.labels)} training images for validation.",
-                "Lower data.holdout: at most half of the images, as a number or as a share below 1.",
-            )
-        if len(held) == 0:
-            raise DataError(
-                f"holdout {holdout} of {len(train.labels)} training images keeps none for validation.",
-                "Raise data.holdout: a number of images, or a share below 1. Every class keeps one to train on.",
-            )
-        train, val = train.pick(rest), train.pick(held)
-    if limit is not None:
-        train = train.pick(same_number_each(train.labels, limit, seed))
-    if test_limit is not None:
-        test = test.pick(same_number_each(test.labels, test_limit, seed))
-    return [train, val, test]
-
-
-def _held_out(holdout: int | float, available: int, limit: int | None) -> int:
-    if not holdout > 0 or (holdout >= 1 and not float(holdout).is_integer()):
-        raise DataError(
-            f"holdout is {holdout}.", "Set data.holdout to a share above 0 and below 1, or a number of images."
-        )
-    used = available if limit is None else min(limit, available)
-    return int(holdout) if holdout >= 1 else max(1, round(holdout * used))
 
 
 def _sample(part: Part, classes: tuple[str, ...], preprocess: Preprocess) -> Tensor:

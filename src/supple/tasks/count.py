@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from supple.model import FlexibleModel, Output
+from supple.tasks.heat import draw
 from supple.tasks.task import Task, Told
 
 
@@ -33,4 +34,4 @@ def tell(model: FlexibleModel, output: Output) -> Told:
     return Told(f"{number:.1f} {model.classes[0] if model.classes else 'people'}", {}, {"count": number})
 
 
-COUNT = Task("mae", False, apart, tell, {"mae": apart, "mse": squared})
+COUNT = Task("mae", False, apart, tell, {"mae": apart, "mse": squared}, draw=draw)
