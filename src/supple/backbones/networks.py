@@ -39,7 +39,7 @@ def timm_network(
     settings = _for_size(name, input_shape) | {"num_classes": num_classes, "in_chans": in_channels, **args}
     if drop_path:
         settings["drop_path_rate"] = drop_path
-    network = _made(lambda: timm.create_model(model, pretrained=False, **settings), f"timm's {model}", settings)
+    network = made(lambda: timm.create_model(model, pretrained=False, **settings), f"timm's {model}", settings)
     if top:
         facts = timm.get_pretrained_cfg(name)
         replace_top(network, str(_one(facts.classifier if facts else None)), num_classes, top, dropout)
@@ -76,7 +76,7 @@ def torchvision_network(
     settings: dict[str, Any] = {"num_classes": num_classes, **args}
     if model in ("inception_v3", "googlenet"):
         settings |= {"aux_logits": False, "transform_input": False, "init_weights": True}
-    network = _made(lambda: models.get_model(model, weights=None, **settings), f"torchvision's {model}", settings)
+    network = made(lambda: models.get_model(model, weights=None, **settings), f"torchvision's {model}", settings)
     if top:
         linear = [name for name, part in network.named_modules() if isinstance(part, nn.Linear)]
         replace_top(network, linear[-1] if linear else "", num_classes, top, dropout)
@@ -123,7 +123,7 @@ def pretrained(name: str, network: nn.Module, settings: dict[str, Any], input_sh
     network.load_state_dict({**own, **fits})
 
 
-def _made(make: Any, what: str, settings: dict[str, Any]) -> nn.Module:
+def made(make: Any, what: str, settings: dict[str, Any]) -> nn.Module:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
