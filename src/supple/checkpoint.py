@@ -12,7 +12,6 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from supple.data.prepare import Preprocess
 from supple.errors import CheckpointError, PointError
 from supple.files import sha256, staged, write
 from supple.ladder import Ladder
@@ -78,7 +77,7 @@ def save(folder: Path, model: FlexibleModel, recipe: Recipe, facts: dict[str, An
 
 def load(folder: str | Path) -> FlexibleModel:
     """Opens a run folder: the model in eval mode, with its ladder, policy, class names and preprocessing."""
-    from supple.data import TASK_OF
+    from supple.data import PREPARE, TASK_OF
     from supple.methods import build
 
     folder = Path(folder)
@@ -95,7 +94,7 @@ def load(folder: str | Path) -> FlexibleModel:
         model.admit(Point.parse(text) for text in manifest["settled"])
         model.classes, model.task = classes, TASK_OF.get(recipe.data.name, "classes")
         saved = manifest["preprocess"]
-        model.preprocess = None if saved is None else Preprocess.from_json(saved)
+        model.preprocess = None if saved is None else PREPARE[model.task].from_json(saved)
     except (LookupError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{folder / MANIFEST} is incomplete: {error}.", "Restore it, or train again.") from None
     fill(model, tensors, folder / WEIGHTS)

@@ -4,7 +4,7 @@ The four objectives of IPKD-TA (Ozerov & Duong), eqs. (4)-(7), are one formula w
 """
 
 from collections.abc import Callable, Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -153,4 +153,16 @@ def distill_objective(
     return objective
 
 
-OBJECTIVES: dict[str, Callable[..., Objective]] = {"distill": distill_objective}
+def own_objective(points: Sequence[Point]) -> Objective:
+    """The sum of all losses that the model computes itself (detectors), over all points."""
+
+    def objective(outputs: Sequence[Output], target: Any) -> Tensor:
+        losses = [loss for output in outputs for loss in (output.losses or {}).values()]
+        if not losses:
+            raise RecipeError("loss own needs a model with losses of its own.", "Use a detector, or loss.name=distill.")
+        return torch.stack(losses).sum()
+
+    return objective
+
+
+OBJECTIVES: dict[str, Callable[..., Objective]] = {"distill": distill_objective, "own": own_objective}

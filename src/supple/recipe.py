@@ -31,7 +31,7 @@ class Data(BaseModel):
     batch_size: int = Field(64, ge=1)
     size: int | None = Field(None, ge=1, le=8192)  # pixels of a side; None: the images' own
     channels: Literal[1, 3] | None = None  # None: the images' own
-    classes: int | None = Field(None, ge=2)  # how many; only needed to profile a folder that is not at hand
+    classes: int | None = Field(None, ge=1)  # how many; only needed to profile a folder that is not at hand
     limit: int | None = Field(None, ge=1)  # use only so many training images
     test_limit: int | None = Field(None, ge=1)  # use only so many test images
     holdout: int | float = Field(0.1, gt=0)  # kept out of training to choose the epoch: a share, or a number of images
@@ -47,6 +47,11 @@ class Data(BaseModel):
     features: Literal["stft", "mel", "three"] | None = None  # sounds: the spectra that the network sees
     mels: int | None = Field(None, ge=1, le=512)  # sounds: bands of a mel spectrum
     fold: int = Field(5, ge=1, le=5)  # esc: the fold to test on
+    sizes: tuple[int, ...] | None = None  # coco: pixels of the shorter side, drawn in training; else the largest
+    longest: int | None = Field(None, ge=1, le=8192)  # coco: pixels of the longer side, at most; None: 1333
+    only: tuple[str, ...] | None = None  # coco: these pictures alone, by file name
+    same: bool = False  # coco: test on the pictures that are trained on: overfitting on purpose
+    skip_broken: bool = False  # coco: leave out objects that cannot be right, such as boxes without area
     seed: int = Field(0, ge=0)  # of the splits
     fingerprint: str | None = None  # of the list of images; written down at the first start, checked ever after
 

@@ -16,6 +16,8 @@ Backbones with exits also offer, both of the same length:
 Transformers offer a trunk: `stem(images)`, `blocks` (an nn.Sequential of blocks that keep the shape of their state),
 `head(state)`, `width` and `class_token`; `forward` is head(blocks(stem)).
 
+A detector answers with a mapping of `Output`'s fields instead of logits, see `cascade`.
+
 Others may offer `taps: dict[str, str]`, further names for places to cut at. A backbone that is built for one image size
 also takes `input_shape`. Sequential ones are one flat nn.Sequential of leaf layers: convolution, norm, activation,
 pool, flatten, linear.
@@ -27,6 +29,7 @@ from collections.abc import Callable
 
 from torch import nn
 
+from supple.backbones.cascade import CascadeRCNN
 from supple.backbones.densenet import DenseNet
 from supple.backbones.inception import InceptionV3
 from supple.backbones.mobilenet import MobileNetV1
@@ -44,6 +47,7 @@ BACKBONES: dict[str, Callable[..., nn.Module]] = {
     "inception_v3": InceptionV3,
     "vit": Vit,
     "vit_cifar": VitCifar,
+    "cascade_rcnn": CascadeRCNN,
     "timm": timm_network,
     "torchvision": torchvision_network,
 }

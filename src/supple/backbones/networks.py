@@ -53,7 +53,7 @@ def _for_size(name: str, input_shape: tuple[int, ...]) -> dict[str, Any]:
     import timm
 
     fixed = getattr(timm.get_pretrained_cfg(name), "fixed_input_size", False)
-    return {"img_size": input_shape[-1]} if fixed and input_shape else {}
+    return {"img_size": input_shape[-1]} if fixed and len(input_shape) > 1 else {}
 
 
 def torchvision_network(
@@ -90,6 +90,8 @@ def pretrained(name: str, network: nn.Module, settings: dict[str, Any], input_sh
     """Fetches the weights that timm or torchvision publish for a network. Its classifier stays new where it differs."""
     if name == "vit":  # timm's network is inside
         name, network = "timm", network.get_submodule("network")
+    if name == "cascade_rcnn":  # a Swin of any size, without classifier
+        name, network, input_shape = "timm", network.get_submodule("swin"), input_shape[:1]
     if name not in ("timm", "torchvision", *PUBLISHED):
         raise RecipeError(
             f"there are no published weights for the backbone {name}.", "Give train.init a run or a .safetensors file."

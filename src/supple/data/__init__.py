@@ -1,17 +1,20 @@
 """Data sets by name. A new one is a file here, a function `Request -> Collection`, and a line in DATASETS.
 
-A set of sounds has a line in HEARD as well: from reading to serving, its sounds are pictures.
+A set of sounds has a line in HEARD as well: from reading to serving, its sounds are pictures. One whose samples are asked
+something else than their class has a line in TASK_OF; what else differs for a task is in the tables by its name.
 """
 
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from supple.data.cifar import cifar10, cifar100
+from supple.data.coco_parts import coco
 from supple.data.decode import MAX_PIXELS
 from supple.data.digits import digits
 from supple.data.esc import esc
@@ -25,6 +28,8 @@ from supple.data.places import find
 from supple.data.prepare import Preprocess
 from supple.data.reading import SAMPLE, fit, measure, read, stored_size
 from supple.data.samples import Prepare, Samples
+from supple.data.scene_prepare import ScenePrepare
+from supple.data.scene_set import SceneSet
 from supple.data.sound_reading import read_sounds
 from supple.data.sounds import sounds
 from supple.data.speech_commands import speech_commands
@@ -35,6 +40,7 @@ from supple.text import did_you_mean, say
 __all__ = [
     "DATASETS",
     "HEARD",
+    "PREPARE",
     "TASK_OF",
     "Collection",
     "Hearing",
@@ -44,13 +50,15 @@ __all__ = [
     "Preprocess",
     "Request",
     "Samples",
+    "ScenePrepare",
+    "SceneSet",
     "Splits",
     "find",
     "heard",
     "load",
 ]
 
-DATASETS: dict[str, Callable[[Request], Collection]] = {
+DATASETS: dict[str, Callable[..., Any]] = {
     "digits": digits,
     "cifar10": cifar10,
     "cifar100": cifar100,
@@ -60,6 +68,7 @@ DATASETS: dict[str, Callable[[Request], Collection]] = {
     "speech_commands": speech_commands,
     "gtzan": gtzan,
     "esc": esc,
+    "coco": coco,
 }
 # How each set of sounds is heard, and the size of the pictures, unless the recipe says otherwise.
 HEARD = {
@@ -68,7 +77,8 @@ HEARD = {
     "gtzan": (Hearing(22_050, 3.0, "three", mels=128), 224),
     "esc": (Hearing(16_000, 5.0, "mel"), 64),
 }
-TASK_OF: dict[str, str] = {}  # what is asked of the samples of a set; else classes: see supple.tasks
+TASK_OF = {"coco": "boxes"}  # what is asked of the samples of a set; else classes: see supple.tasks
+PREPARE: dict[str, Any] = {"classes": Preprocess, "boxes": ScenePrepare}  # by task: how files become inputs
 MEMORY_LIMIT = 2 * 1024**3  # bytes
 
 
@@ -122,6 +132,11 @@ def load(
     features: str | None = None,
     mels: int | None = None,
     fold: int = 5,
+    sizes: tuple[int, ...] | None = None,
+    longest: int | None = None,
+    only: tuple[str, ...] | None = None,
+    same: bool = False,
+    skip_broken: bool = False,
 ) -> Splits:
     """Load a data set of DATASETS and split it: everything drawn is drawn with `seed`.
 
@@ -131,12 +146,34 @@ def load(
     a set with a validation part of its own uses that instead. mean, std: None: measured on the training images (on
     1,000 of them if they do not fit in memory_limit bytes). crop, flip, policy: augmentation, for training only.
     rate, seconds, features, mels: how sounds are heard, see `Hearing`; None: as usual for the set. fold: to test on.
+    sizes, longest, only, same, skip_broken: pictures with objects, see the recipe.
     """
     if name not in DATASETS:
         raise DataError(f'unknown data set "{name}".', did_you_mean(name, DATASETS))
     for word, count in (("limit", limit), ("test_limit", test_limit)):
         if count is not None and count < 1:
             raise DataError(f"{word} is {count}.", f"Set data.{word} to 1 or more, or leave it out.")
+    if TASK_OF.get(name) == "boxes":
+        _refuse(name, size=size, channels=None if channels == 3 else channels, crop=crop, policy=policy)
+        *sets, seen = coco(
+            root=root,
+            sizes=sizes,
+            longest=longest,
+            only=only,
+            same=same,
+            skip_broken=skip_broken,
+            limit=limit,
+            test_limit=test_limit,
+            holdout=holdout,
+            flip=flip,
+            mean=mean,
+            std=std,
+            max_pixels=max_pixels,
+            seed=seed,
+        )
+        _must_be(fingerprint, seen, root or name)
+        return Splits(*sets, seen)
+    _refuse(name, sizes=sizes, longest=longest, only=only, same=same, skip_broken=skip_broken)
     hearing, usual_size = heard(name, rate=rate, seconds=seconds, features=features, mels=mels)
     size = usual_size if size is None else size
     usual_channels = 3 if hearing is None else hearing.channels
@@ -144,11 +181,7 @@ def load(
     _blank(1 if size is None else size, usual_channels if channels is None else channels, max_pixels, hearing)
     found = DATASETS[name](Request(root, size, seed, test_share, hearing, fold))
     seen = _fingerprint(found)
-    if fingerprint is not None and fingerprint != seen:
-        raise DataError(
-            f"the images of data set {root or name} are not those that the run was trained with.",
-            "Test images may have been trained on. Restore them, or accept it: data.fingerprint=null.",
-        )
+    _must_be(fingerprint, seen, root or name)
     parts = _choose(found, limit, holdout, test_limit, seed)
 
     channels = found.channels if channels is None else channels
@@ -170,6 +203,21 @@ def load(
     preprocess = replace(blank, mean=tuple(mean), std=tuple(std))
     train, val, test = ((part.images, part.labels, found.classes, preprocess) for part in parts)
     return Splits(ImageSet(*train, crop, flip, policy), ImageSet(*val), ImageSet(*test), seen)
+
+
+def _must_be(fingerprint: str | None, seen: str, name: str) -> None:
+    if fingerprint is not None and fingerprint != seen:
+        raise DataError(
+            f"the images of data set {name} are not those that the run was trained with.",
+            "Test images may have been trained on. Restore them, or accept it: data.fingerprint=null.",
+        )
+
+
+def _refuse(name: str, **settings: Any) -> None:
+    """Settings that a data set has no use for."""
+    given = [key for key, value in settings.items() if value]
+    if given:
+        raise DataError(f"data.{given[0]} is not for {name}.", "Leave it out; see docs/detection.md for pictures of any size.")
 
 
 def _fingerprint(found: Collection) -> str:

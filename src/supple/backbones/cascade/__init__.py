@@ -30,6 +30,8 @@ class CascadeRCNN(nn.Module):
     Boxes mostly inside a crowd are not taken for background.
     """
 
+    task = "boxes"
+
     def __init__(
         self,
         *,
