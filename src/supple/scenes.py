@@ -71,7 +71,8 @@ def look(masks: Tensor, across: Tensor, down: Tensor) -> Tensor:
 
     Between pixels it is linear; outside 0..1 there is nothing.
     """
-    grid = torch.stack(torch.broadcast_tensors(across[:, None], down[:, :, None]), -1)  # (n, y, x, 2)
+    shape = (len(masks), down.shape[1], across.shape[1])
+    grid = torch.stack([across[:, None].expand(shape), down[:, :, None].expand(shape)], -1)  # (n, y, x, 2)
     values = F.grid_sample(masks[:, None], 2 * grid - 1, padding_mode="border", align_corners=False)[:, 0]
     inside = ((grid >= 0) & (grid <= 1)).all(-1)
     return values * inside

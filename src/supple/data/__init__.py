@@ -1,7 +1,7 @@
 """Data sets by name. A new one is a file here, a function `Request -> Collection`, and a line in DATASETS.
 
-A set of sounds has a line in HEARD as well: from reading to serving, its sounds are pictures. One whose samples are asked
-something else than their class has a line in TASK_OF; what else differs for a task is in the tables by its name.
+A set of sounds has a line in HEARD as well: from reading to serving, its sounds are pictures. One whose samples are
+asked something else than their class has a line in TASK_OF; what else differs is in the tables by the task's name.
 """
 
 import hashlib
@@ -136,6 +136,7 @@ def load(
     longest: int | None = None,
     only: tuple[str, ...] | None = None,
     same: bool = False,
+    repeat: int = 1,
     skip_broken: bool = False,
 ) -> Splits:
     """Load a data set of DATASETS and split it: everything drawn is drawn with `seed`.
@@ -146,7 +147,7 @@ def load(
     a set with a validation part of its own uses that instead. mean, std: None: measured on the training images (on
     1,000 of them if they do not fit in memory_limit bytes). crop, flip, policy: augmentation, for training only.
     rate, seconds, features, mels: how sounds are heard, see `Hearing`; None: as usual for the set. fold: to test on.
-    sizes, longest, only, same, skip_broken: pictures with objects, see the recipe.
+    sizes, longest, only, same, repeat, skip_broken: pictures with objects, see the recipe.
     """
     if name not in DATASETS:
         raise DataError(f'unknown data set "{name}".', did_you_mean(name, DATASETS))
@@ -155,12 +156,13 @@ def load(
             raise DataError(f"{word} is {count}.", f"Set data.{word} to 1 or more, or leave it out.")
     if TASK_OF.get(name) == "boxes":
         _refuse(name, size=size, channels=None if channels == 3 else channels, crop=crop, policy=policy)
-        *sets, seen = coco(
+        learnt, held, tested, seen = coco(
             root=root,
             sizes=sizes,
             longest=longest,
             only=only,
             same=same,
+            repeat=repeat,
             skip_broken=skip_broken,
             limit=limit,
             test_limit=test_limit,
@@ -172,8 +174,8 @@ def load(
             seed=seed,
         )
         _must_be(fingerprint, seen, root or name)
-        return Splits(*sets, seen)
-    _refuse(name, sizes=sizes, longest=longest, only=only, same=same, skip_broken=skip_broken)
+        return Splits(learnt, held, tested, seen)
+    _refuse(name, sizes=sizes, longest=longest, only=only, same=same, repeat=repeat > 1, skip_broken=skip_broken)
     hearing, usual_size = heard(name, rate=rate, seconds=seconds, features=features, mels=mels)
     size = usual_size if size is None else size
     usual_channels = 3 if hearing is None else hearing.channels
@@ -217,7 +219,9 @@ def _refuse(name: str, **settings: Any) -> None:
     """Settings that a data set has no use for."""
     given = [key for key, value in settings.items() if value]
     if given:
-        raise DataError(f"data.{given[0]} is not for {name}.", "Leave it out; see docs/detection.md for pictures of any size.")
+        raise DataError(
+            f"data.{given[0]} is not for {name}.", "Leave it out; see docs/detection.md for pictures of any size."
+        )
 
 
 def _fingerprint(found: Collection) -> str:

@@ -19,6 +19,7 @@ def coco(
     longest: int | None,
     only: tuple[str, ...] | None,
     same: bool,
+    repeat: int,
     skip_broken: bool,
     limit: int | None,
     test_limit: int | None,
@@ -48,7 +49,7 @@ def coco(
     else:
         val, train = _held_out(train, holdout, limit, rng)
         train, test = _some(train, limit, rng), _some(test, test_limit, rng)
-    learnt = SceneSet(train, classes, preprocess, sizes or SIZES, flip)
+    learnt = SceneSet(train, classes, preprocess, sizes or SIZES, flip, repeat)
     return learnt, SceneSet(val, classes, preprocess), SceneSet(test, classes, preprocess), seen
 
 

@@ -1,4 +1,4 @@
-"""From a picture of any size to what a detector sees: its shorter side brought to size, mean and deviation taken out."""
+"""From a picture of any size to what a detector sees: brought to size, with mean and deviation taken out."""
 
 import io
 from dataclasses import asdict, dataclass
@@ -38,7 +38,9 @@ class ScenePrepare:
                 f"Give data.sizes and data.longest from 1 to {MAX_SIZE}; the longest is not less than any size.",
             )
         if len(self.mean) != 3 or len(self.std) != 3 or not np.isfinite([*self.mean, *self.std]).all():
-            raise DataError(f"mean {self.mean} and std {self.std} are not three numbers each.", "Set data.mean and std.")
+            raise DataError(
+                f"mean {self.mean} and std {self.std} are not three numbers each.", "Set data.mean and std."
+            )
         if min(self.std) <= 0:
             raise DataError(f"std {self.std} must be above 0.", "Give data.std positive numbers.")
 
@@ -53,7 +55,8 @@ class ScenePrepare:
 
     def resized(self, picture: np.ndarray[Any, Any], shorter: int | None = None) -> Tensor:
         """A picture brought to size: float32 (3, height, width)."""
-        height, width = fitted(*picture.shape[:2], shorter or self.shorter, self.longest)
+        height, width = picture.shape[:2]
+        height, width = fitted(height, width, shorter or self.shorter, self.longest)
         if picture.shape[:2] != (height, width):
             picture = np.asarray(Image.fromarray(picture).resize((width, height), Image.Resampling.BILINEAR))
         x = torch.from_numpy(np.array(picture.transpose(2, 0, 1), order="C")).float()

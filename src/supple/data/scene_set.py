@@ -34,7 +34,7 @@ class Picture:
 
 class SceneSet:
     """`batch(indices, rng)`: with `rng` the shorter side is drawn from `sizes` for the batch, and each picture may be
-    flipped; without it, it is the largest of them.
+    flipped; without it, it is the largest of them. Each picture comes `repeat` times.
     """
 
     task = "boxes"
@@ -48,25 +48,26 @@ class SceneSet:
         preprocess: ScenePrepare,
         sizes: tuple[int, ...] = (),
         flip: bool = False,
+        repeat: int = 1,
     ) -> None:
         self.pictures, self.classes, self.preprocess = pictures, classes, preprocess
-        self.sizes, self.flip = sizes or (preprocess.shorter,), flip
+        self.sizes, self.flip, self.repeat = sizes or (preprocess.shorter,), flip, repeat
 
     @property
     def shape(self) -> tuple[int, int, int]:
         return self.preprocess.shape
 
     def __len__(self) -> int:
-        return len(self.pictures)
+        return self.repeat * len(self.pictures)
 
     def batch(self, indices: Tensor, rng: torch.Generator | None = None) -> tuple[Scenes, Truth]:
-        chosen = [self.pictures[i] for i in indices.tolist()]
+        chosen = [self.pictures[i % len(self.pictures)] for i in indices.tolist()]
         shorter, flips = self.preprocess.shorter, [False] * len(chosen)
         if rng is not None:
             shorter = self.sizes[int(torch.randint(len(self.sizes), (), generator=rng))]
             flips = [self.flip and drawn for drawn in (torch.rand(len(chosen), generator=rng) < 0.5).tolist()]
         with ThreadPoolExecutor(WORKERS) as pool:
-            read = list(pool.map(lambda one: self._read(*one, shorter, rng is None), zip(chosen, flips)))
+            read = list(pool.map(lambda one, flip: self._read(one, flip, shorter, rng is None), chosen, flips))
         images, objects, masks = zip(*read)
         sizes = torch.tensor([image.shape[-2:] for image in images])
         originals = torch.tensor([(one.height, one.width) for one in chosen])
@@ -83,7 +84,8 @@ class SceneSet:
         if pixels.shape[:2] != (one.height, one.width):
             found, said = f"{pixels.shape[1]} x {pixels.shape[0]}", f"{one.width} x {one.height}"
             raise DataError(
-                f"{one.name} is {found} pixels; its json says {said}.", "Restore the picture, or correct width and height."
+                f"{one.name} is {found} pixels; its json says {said}.",
+                "Restore the picture, or correct width and height.",
             )
         image = self.preprocess.resized(pixels, shorter)
         scale = torch.tensor([image.shape[-1] / one.width, image.shape[-2] / one.height])
@@ -92,7 +94,9 @@ class SceneSet:
         shapes = torch.stack([_shape(mask, box) for mask, box in zip(masks, one.boxes.tolist())] or [_nothing()])
         if flip:
             image = image.flip(-1)
-            boxes = torch.stack([image.shape[-1] - boxes[:, 2], boxes[:, 1], image.shape[-1] - boxes[:, 0], boxes[:, 3]], 1)
+            boxes = torch.stack(
+                [image.shape[-1] - boxes[:, 2], boxes[:, 1], image.shape[-1] - boxes[:, 0], boxes[:, 3]], 1
+            )
             shapes = shapes.flip(-1)
         full = torch.from_numpy(np.stack(masks)) if scored and masks else torch.zeros(0, 0, 0, dtype=torch.bool)
         return image, (boxes, shapes[: len(masks)]), full

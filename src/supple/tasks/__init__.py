@@ -1,4 +1,5 @@
-"""What a model is asked: which class, how many, or what lies where. A task says how answers are scored and told; all else is one core.
+"""What a model is asked: which class, how many, what lies where. A task says how answers are scored and told; all else
+is one core.
 
 A new task is a file here, a line in TASKS, and data that name it (see `data.TASK_OF`).
 """

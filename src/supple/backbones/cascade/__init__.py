@@ -1,4 +1,4 @@
-"""Cascade Mask R-CNN on a Swin of timm: boxes, classes and masks of objects in pictures of any size (SiDT, table II)."""
+"""Cascade Mask R-CNN on a Swin of timm: boxes, classes and masks of objects in pictures of any size (SiDT)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -59,16 +59,17 @@ class CascadeRCNN(nn.Module):
                 "a setting of the backbone cascade_rcnn is out of range.",
                 "channels, width, convs, proposals, samples, detections and anchors are 1 or more, threshold 0..1.",
             )
-        self.swin: Any = swin_of(model, input_shape, {"in_chans": in_channels, **args}, drop_path)
+        swin = swin_of(model, input_shape, {"in_chans": in_channels, **args}, drop_path)
         if kept:
-            resize(self.swin, kept)
-        widths = [int(info["num_chs"]) for info in self.swin.feature_info]
+            resize(swin, kept)
+        self.swin = swin
+        widths = [int(info["num_chs"]) for info in swin.feature_info]
         if len(anchors) != len(widths) + 1:
             raise RecipeError(
                 f"backbone.anchors has {len(anchors)} sizes for {len(widths)} maps.",
                 f"Give {len(widths) + 1}: one for each map and one coarser.",
             )
-        patch = int(self.swin.patch_embed.patch_size[0])
+        patch = int(swin.patch_embed.patch_size[0])
         self.strides = tuple(patch * 2**place for place in range(len(anchors)))
         self.norms = nn.ModuleList(nn.LayerNorm(width) for width in widths)
         self.pyramid = Pyramid(widths, channels)

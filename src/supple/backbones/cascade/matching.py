@@ -39,7 +39,9 @@ def matched(boxes: Tensor, known: Known, matcher: Matcher) -> Tensor:
         found = torch.full((len(boxes),), BELOW, dtype=torch.long, device=boxes.device)
     if len(known.crowds) and len(boxes):
         first, second = boxes[:, None], known.crowds[None]
-        sides = (torch.minimum(first[..., 2:], second[..., 2:]) - torch.maximum(first[..., :2], second[..., :2])).clamp(0)
+        sides = (torch.minimum(first[..., 2:], second[..., 2:]) - torch.maximum(first[..., :2], second[..., :2])).clamp(
+            0
+        )
         share = sides.prod(-1) / box_area(boxes).clamp_min(1e-6)[:, None]
         found = torch.where((found == BELOW) & (share > MOSTLY).any(1), torch.full_like(found, BETWEEN), found)
     return found

@@ -48,9 +48,7 @@ class Proposals(nn.Module):
         return found
 
     @torch.no_grad()
-    def _best(
-        self, scores: list[Tensor], moves: list[Tensor], anchors: list[Tensor], sizes: Tensor
-    ) -> list[Tensor]:
+    def _best(self, scores: list[Tensor], moves: list[Tensor], anchors: list[Tensor], sizes: Tensor) -> list[Tensor]:
         values, boxes, levels = [], [], []
         before = 2 * self.kept if self.training else self.kept
         for level, (score, move, anchor) in enumerate(zip(scores, moves, anchors)):

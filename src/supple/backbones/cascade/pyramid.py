@@ -15,7 +15,7 @@ from supple.text import did_you_mean
 FINEST = 56  # boxes up to twice this size (root of the area, pixels) are read from the finest map
 
 
-def swin_of(model: str, input_shape: tuple[int, ...], args: Arguments, drop_path: float) -> nn.Module:
+def swin_of(model: str, input_shape: tuple[int, ...], args: Arguments, drop_path: float) -> Any:
     """A Swin of timm for pictures of any size, without its last norm and classifier."""
     import timm
     from timm.models.swin_transformer import SwinTransformer
@@ -25,11 +25,14 @@ def swin_of(model: str, input_shape: tuple[int, ...], args: Arguments, drop_path
         raise RecipeError(f'timm has no network "{model}".', did_you_mean(name, timm.list_models("swin_*")))
     size = {"img_size": tuple(input_shape[-2:])} if input_shape else {}
     settings: dict[str, Any] = {**size, "num_classes": 0, "drop_path_rate": drop_path, **args}
-    free = {"strict_img_size": False, "always_partition": True}  # windows stay as they are, whatever the picture's size
+    free: dict[str, Any] = {
+        "strict_img_size": False,
+        "always_partition": True,
+    }  # windows stay as they are, whatever the picture's size
     network: Any = made(
         lambda: timm.create_model(model, pretrained=False, **settings, **free), f"timm's {model}", settings
     )
-    if not isinstance(network, SwinTransformer):
+    if type(network) is not SwinTransformer:
         raise RecipeError(f"timm's {model} is no Swin.", "Name one, such as swin_tiny_patch4_window7_224.")
     network.norm, network.head = nn.Identity(), nn.Identity()
     return network
@@ -43,8 +46,8 @@ class Pyramid(nn.Module):
         self.lateral = nn.ModuleList(nn.Conv2d(width, channels, 1) for width in widths)
         self.smooth = nn.ModuleList(nn.Conv2d(channels, channels, 3, padding=1) for _ in widths)
         for conv in (*self.lateral, *self.smooth):
-            nn.init.xavier_uniform_(conv.weight)  # type: ignore[arg-type]
-            nn.init.zeros_(conv.bias)  # type: ignore[arg-type]
+            nn.init.xavier_uniform_(conv.weight)
+            nn.init.zeros_(conv.bias)
 
     def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
         flat = [conv(one) for conv, one in zip(self.lateral, maps)]

@@ -26,7 +26,14 @@ class Cascade(nn.Module):
     """`learn` gives losses, `detect` what was found."""
 
     def __init__(
-        self, channels: int, width: int, convs: int, classes: int, strides: Sequence[int], samples: int, threshold: float
+        self,
+        channels: int,
+        width: int,
+        convs: int,
+        classes: int,
+        strides: Sequence[int],
+        samples: int,
+        threshold: float,
     ) -> None:
         super().__init__()
         self.boxes = nn.ModuleList(BoxHead(channels, width, classes, convs) for _ in IOUS)
@@ -45,7 +52,9 @@ class Cascade(nn.Module):
             drawn_here = [self._draw(*one, stage) for one in zip(boxes, known, sizes)]
             boxes, matches, given = (list(part) for part in zip(*drawn_here))
             labels = [
-                torch.where(match >= 0, one.labels[match], self.classes) if len(one.labels) else match + 1 + self.classes
+                torch.where(match >= 0, one.labels[match], self.classes)
+                if len(one.labels)
+                else match + 1 + self.classes
                 for match, one in zip(matches, known)
             ]  # without any object all matches are BELOW, which is -1
             label, flat, some = torch.cat(labels), torch.cat(boxes), torch.cat(matches) >= 0
@@ -87,8 +96,7 @@ class Cascade(nn.Module):
         objects = [match[match >= 0] for match in matches]
         label = torch.cat([one.labels[match] for match, one in zip(objects, known)])
         if not len(label):
-            nothing: Tensor = masks.sum() * 0 + sum((part.sum() * 0 for part in self.masks[stage].parameters()))
-            return nothing
+            return masks.sum() * 0  # a loss all the same, so that every part has a gradient
         wanted = [
             mask_targets(one.shapes[match], one.boxes[match], box, masks.shape[-1])
             for match, one, box in zip(objects, known, chosen)
@@ -104,15 +112,12 @@ class Cascade(nn.Module):
         own = moves.gather(1, guess[:, None, None].expand(-1, 1, 4))[:, 0]
         moved = self.coders[stage].decode_single(own, torch.cat(list(boxes)))
         return [
-            clipped(part[None], size[None])[0]
-            for part, size in zip(moved.split([len(box) for box in boxes]), sizes)
+            clipped(part[None], size[None])[0] for part, size in zip(moved.split([len(box) for box in boxes]), sizes)
         ]
 
     # --- finding ------------------------------------------------------------------------------------------------------
 
-    def detect(
-        self, maps: Sequence[Tensor], boxes: list[Tensor], sizes: Tensor, limit: int
-    ) -> tuple[Tensor, Tensor]:
+    def detect(self, maps: Sequence[Tensor], boxes: list[Tensor], sizes: Tensor, limit: int) -> tuple[Tensor, Tensor]:
         """What was found in each picture, best first: (batch, limit, 6) and masks (batch, limit, 28, 28)."""
         chances = 0
         for stage, head in enumerate(self.boxes):
@@ -148,7 +153,7 @@ class Cascade(nn.Module):
         label = torch.cat([one[:, 5] for one in found]).long()
         place = label[:, None, None, None].expand(-1, 1, 4 * POOLED, 4 * POOLED)
         masks = [head(seen).gather(1, place)[:, 0].sigmoid() for head in self.masks]
-        return list(torch.stack(masks).mean(0).split([len(one) for one in found]))
+        return list(torch.split(torch.stack(masks).mean(0), [len(one) for one in found]))
 
 
 def mask_targets(shapes: Tensor, own: Tensor, boxes: Tensor, side: int) -> Tensor:
