@@ -111,7 +111,7 @@ def test_the_recipe_has_the_training_of_the_paper():
     assert (min(one.data.sizes), max(one.data.sizes), one.data.longest) == (480, 800, 1333)
     assert load_recipe(PAPER, ["method.name=whole"]).method["name"] == "whole"
     text = (Path(__file__).parents[1] / "recipes" / PAPER).read_text()
-    for figure in "50.5 43.7 86 28 50.4 80 22 49.2 42.9 74 16".split():
+    for figure in ["50.5", "43.7", "86", "28", "50.4", "80", "22", "49.2", "42.9", "74", "16"]:
         assert figure in text
 
 
