@@ -261,7 +261,7 @@ def test_pictures_may_have_any_size_and_boxes_stay_inside(size):
     ("settings", "word"),
     [
         ({"model": "swin_tinny"}, "swin_tinny"),
-        ({"model": "resnet18"}, "no Swin"),
+        ({"model": "resnet18"}, 'no Swin "resnet18"'),
         ({"anchors": (8, 16)}, "backbone.anchors has 2"),
         ({"channels": 0}, "out of range"),
     ],

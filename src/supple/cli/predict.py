@@ -46,6 +46,8 @@ def predict(
         raise RecipeError(f"more than one of {named} is given.", "Give one of them.")
     model = checkpoint.load(must_be_run(run))
     policy = None
+    if model.task == "boxes" and (confident or min_confidence is not None):
+        raise RecipeError(f"{run} finds objects: nothing says how sure it is of a picture.", "Use --deadline-ms.")
     if min_confidence is not None:
         policy = sure_above(model.points, min_confidence)
     elif confident:

@@ -18,24 +18,21 @@ FINEST = 56  # boxes up to twice this size (root of the area, pixels) are read f
 def swin_of(model: str, input_shape: tuple[int, ...], args: Arguments, drop_path: float) -> Any:
     """A Swin of timm for pictures of any size, without its last norm and classifier."""
     import timm
-    from timm.models.swin_transformer import SwinTransformer
 
-    name = model.partition(".")[0]
-    if not timm.is_model(name):
-        raise RecipeError(f'timm has no network "{model}".', did_you_mean(name, timm.list_models("swin_*")))
+    name, known = model.partition(".")[0], timm.list_models(module="swin_transformer")
+    if name not in known:
+        raise RecipeError(f'timm has no Swin "{model}".', did_you_mean(name, known))
     size = {"img_size": tuple(input_shape[-2:])} if input_shape else {}
     settings: dict[str, Any] = {**size, "num_classes": 0, "drop_path_rate": drop_path, **args}
     free: dict[str, Any] = {
         "strict_img_size": False,
         "always_partition": True,
     }  # windows stay as they are, whatever the picture's size
-    network: Any = made(
+    swin: Any = made(
         lambda: timm.create_model(model, pretrained=False, **settings, **free), f"timm's {model}", settings
     )
-    if type(network) is not SwinTransformer:
-        raise RecipeError(f"timm's {model} is no Swin.", "Name one, such as swin_tiny_patch4_window7_224.")
-    network.norm, network.head = nn.Identity(), nn.Identity()
-    return network
+    swin.norm, swin.head = nn.Identity(), nn.Identity()
+    return swin
 
 
 class Pyramid(nn.Module):

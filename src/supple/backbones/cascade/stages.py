@@ -96,7 +96,8 @@ class Cascade(nn.Module):
         objects = [match[match >= 0] for match in matches]
         label = torch.cat([one.labels[match] for match, one in zip(objects, known)])
         if not len(label):
-            return masks.sum() * 0  # a loss all the same, so that every part has a gradient
+            nothing: Tensor = masks.sum() * 0  # a loss all the same, so that every part has a gradient
+            return nothing
         wanted = [
             mask_targets(one.shapes[match], one.boxes[match], box, masks.shape[-1])
             for match, one, box in zip(objects, known, chosen)
