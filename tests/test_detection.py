@@ -319,7 +319,7 @@ def test_map_equals_that_of_faster_coco_eval(folder):
     rows = torch.zeros(len(splits.test), 3, 6)
     for place, (boxes, labels) in enumerate(zip(truth.boxes, truth.labels)):
         for row, (box, label) in enumerate(zip(boxes[labels >= 0], labels[labels >= 0])):
-            moved = (box + 3 * torch.randn(4, generator=rng)).clamp(0, 63)
+            moved = (box + 1.5 * torch.randn(4, generator=rng)).clamp_min(0)
             rows[place, row] = torch.cat([moved, torch.rand(1, generator=rng), label[None].float()])
             x1, y1, x2, y2, score, _ = rows[place, row].tolist()
             number = {"image_id": 501 + place, "category_id": (3, 7)[int(label)], "score": score}
@@ -587,15 +587,15 @@ def test_a_detector_is_not_exported_and_says_why(folder, tmp_path, command):
 def test_train_evaluate_bench_prune_report_and_predict(folder, tmp_path, command):
     scorer()
     recipe, run = tmp_path / "detector.yaml", tmp_path / "run"
-    document = coco_recipe(folder, backbone={"threshold": 0.01}, train={"epochs": 2}).resolved()
+    document = coco_recipe(folder, backbone={"threshold": 0.05}).resolved()
     recipe.write_text(json.dumps(document))
     assert command("train", recipe, "--out", run).status == 0
     [row] = command("evaluate", run, "--json").json["points"]
     assert (row["metric"], row["n"], row["accuracy"]) == ("box_map", 4, None)
     assert set(row["also"]) == {"mask_map", "box_ap50", "mask_ap50"}
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert [set(line["train"]["full"]) for line in lines] == [{"loss"}] * 2
-    [row] = command("bench", run, "--json").json["points"]
+    assert [set(line["train"]["full"]) for line in lines] == [{"loss"}]
+    [row] = command("bench", run, "--rounds", 5, "--json").json["points"]
     assert row["p50_ms"] > 0
     assert command("report", run).status == 0
     picture = folder / "images" / "val1.png"
@@ -609,7 +609,7 @@ def test_train_evaluate_bench_prune_report_and_predict(folder, tmp_path, command
     done = command("prune", run, "--ratio", 0.3, "--out", cut, "--json").json
     assert [tuple(pair) for pair in done["kept"]] == list(shape_of(load(cut).backbone))
     assert done["points"][0]["metric"] == "box_map"
-    assert command("train", cut / "recipe.yaml", "train.epochs=1", "--out", tmp_path / "tuned").status == 0
     widths = command("prune", run, "--widths", "0.5", "--out", tmp_path / "widths", "--json").json["points"]
     assert [row["point"] for row in widths] == ["width=0.5", "full"]
-    assert command("train", tmp_path / "widths" / "recipe.yaml", "train.epochs=1", "--out", tmp_path / "n").status == 0
+    assert command("train", tmp_path / "widths" / "recipe.yaml", "--out", tmp_path / "tuned").status == 0
+    assert [row.point for row in load(tmp_path / "tuned").ladder] == ["width=0.5", "full"]

@@ -98,7 +98,9 @@ class SceneSet:
                 [image.shape[-1] - boxes[:, 2], boxes[:, 1], image.shape[-1] - boxes[:, 0], boxes[:, 3]], 1
             )
             shapes = shapes.flip(-1)
-        full = torch.from_numpy(np.stack(masks)) if scored and masks else torch.zeros(0, 0, 0, dtype=torch.bool)
+        full = torch.zeros(0, *((one.height, one.width) if scored else (0, 0)), dtype=torch.bool)
+        if scored and masks:
+            full = torch.from_numpy(np.stack(masks))
         return image, (boxes, shapes[: len(masks)]), full
 
 
