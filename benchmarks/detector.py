@@ -60,7 +60,9 @@ def main() -> None:
         optimizer.step()
         spent.append(time.perf_counter() - start)
         losses.append(loss.item())
-    print(f"{machine()}, {torch.get_num_threads()} threads; {count_params(model.parameters()) / 1e6:.2f} M parameters, ")
+    print(
+        f"{machine()}, {torch.get_num_threads()} threads; {count_params(model.parameters()) / 1e6:.2f} M parameters, "
+    )
     print(f"{(row.macs or 0) / 1e9:.0f} GMACs for a picture of {model.input_shape} when it answers at its usual size\n")
     print("| pictures | pixels | s per step | loss | peak GiB | before the first step | goal |")
     print("|---|---|---|---|---|---|---|")

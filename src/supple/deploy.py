@@ -73,7 +73,7 @@ def fold_norms(module: nn.Module) -> nn.Module:
 
 @torch.inference_mode()
 def faster(one: nn.Module, other: nn.Module, x: Tensor, rounds: int = 7, calls: int = 3) -> bool:
-    """Whether `one` takes clearly less time than `other` (5 %), in interleaved rounds; slow modules get fewer of them."""
+    """Whether `one` takes clearly less time than `other` (5 %), in interleaved rounds, fewer if they are slow."""
     times: dict[nn.Module, list[float]] = {one: [], other: []}
     began = time.perf_counter()
     for done in range(rounds + 1):
