@@ -75,7 +75,7 @@ class ScenePrepare:
         return self.input(file.getvalue())
 
     def facts(self) -> dict[str, Any]:
-        return {"longest": self.longest, "mean": self.mean, "std": self.std}
+        return {"mean": self.mean, "std": self.std}
 
     def to_json(self) -> dict[str, Any]:
         return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
