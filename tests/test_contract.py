@@ -33,7 +33,11 @@ TINY = {
     "inception_v3": {},
     "vit": {"model": "vit_tiny_patch16_224", "args": {"patch_size": 4, "embed_dim": 24, "depth": 4}},
     "vit_cifar": {"width": 24, "mlp": 16, "heads": 3, "layers": 4, "grid": 4},
-    "cascade_rcnn": {**{key: value for key, value in DETECTOR.items() if key != "name"}, "detections": 5},
+    "cascade_rcnn": {
+        **{key: value for key, value in DETECTOR.items() if key != "name"},
+        "detections": 5,
+        "anchor_samples": 1024,
+    },
     "timm": {"model": "vit_tiny_patch16_224", "args": {"patch_size": 4, "embed_dim": 24, "depth": 3}},
     "torchvision": {"model": "squeezenet1_1"},
 }
