@@ -7,8 +7,10 @@ import torch
 from torch import nn
 
 from supple import data
+from supple.backbones import BACKBONES
 from supple.checkpoint import load, read_manifest
 from supple.data import ImageSet, Splits, copycat
+from supple.data.coco_parts import prepared
 from supple.data.crowd_prepare import HEARD
 from supple.errors import RecipeError, SuppleError
 from supple.methods import build
@@ -20,6 +22,7 @@ from supple.text import say
 # What is known of a data set without having it: classes and shape of a sample.
 FACTS = {"cifar10": (10, (3, 32, 32)), "cifar100": (100, (3, 32, 32)), "digits": (10, (1, 8, 8))}
 CLASSES = {"speech_commands": 12, "gtzan": 10}
+COCO = 80  # classes of COCO itself; other sets of its kind say data.classes
 
 
 def load_data(recipe: Recipe) -> Splits:
@@ -69,6 +72,7 @@ def pin(recipe: Recipe, splits: Splits) -> Recipe:
 
 def fresh_model(recipe: Recipe, splits: Splits) -> FlexibleModel:
     """The untrained model, its weights a function of the recipe's seed."""
+    _must_answer(recipe, splits.train.task)
     torch.manual_seed(recipe.train.seed)
     model = build(recipe.backbone, recipe.method, len(splits.train.classes), splits.train.shape)
     model.classes, model.preprocess, model.task = splits.train.classes, splits.train.preprocess, splits.train.task
@@ -80,6 +84,8 @@ def skeleton(recipe: Recipe, device: str = "meta") -> FlexibleModel:
     wanted = recipe.data
     if data.TASK_OF.get(wanted.name) == "count":
         return _built(recipe, 1, crowd_shape(recipe), device)
+    if data.TASK_OF.get(wanted.name) == "boxes":
+        return _built(recipe, wanted.classes or COCO, prepared(wanted.sizes, wanted.longest).shape, device)
     classes, shape = FACTS.get(wanted.name, (wanted.classes or CLASSES.get(wanted.name), None))
     hearing, usual_size = data.heard(wanted.name, **wanted.model_dump(include={"rate", "seconds", "features", "mels"}))
     size = wanted.size or usual_size
@@ -108,7 +114,20 @@ def crowd_shape(recipe: Recipe) -> Shape:
     return (picture, HEARD) if recipe.backbone.get("hears") else picture
 
 
+def _must_answer(recipe: Recipe, task: str) -> None:
+    """Refuses a classifier for boxes, and a detector for classes."""
+    name = recipe.backbone["name"]
+    finds = getattr(BACKBONES[name], "task", "") == "boxes"
+    if finds and task != "boxes":
+        raise RecipeError(f"the backbone {name} finds objects; {recipe.data.name} has none.", "Use data.name=coco.")
+    if task == "boxes" and not finds:
+        raise RecipeError(f"the backbone {name} does not find objects.", "Use backbone.name=cascade_rcnn.")
+    if task == "boxes" and recipe.loss["name"] != "own":
+        raise RecipeError("a detector has losses of its own.", "Say loss: {name: own}.")
+
+
 def _built(recipe: Recipe, classes: int, shape: Shape, device: str) -> FlexibleModel:
+    _must_answer(recipe, data.TASK_OF.get(recipe.data.name, "classes"))
     with torch.device(device):
         model = build(recipe.backbone, recipe.method, classes, shape)
     model.task = data.TASK_OF.get(recipe.data.name, "classes")

@@ -61,6 +61,7 @@ def evaluate(
     number of samples done after every batch.
     """
     task = TASKS[model.task]
+    batch_size = min(batch_size, getattr(data, "at_once", batch_size))  # large pictures come a few at a time
     points = model.order(points if points is not None else (*model.points, *model.settled))
     device = next(model.parameters()).device
     meters = {point: task.meter(model) for point in points}

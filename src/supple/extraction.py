@@ -25,6 +25,11 @@ def extract_to(run: Path, point: Point, out: Path, deploy: bool = False) -> dict
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise CheckpointError(f"{out} already exists and is not an empty folder.", "Choose a new folder with --out.")
     model = checkpoint.load(run)
+    if model.task == "boxes":
+        raise CheckpointError(
+            f"{run} finds objects: how many depends on the picture, which torch.export cannot write down.",
+            "Use the run itself, supple.load(RUN); model.extract(point) gives an ordinary module in Python.",
+        )
     assert model.input_shape is not None
     point = model.check(point)
     network = model.extract(point, deploy=deploy).eval()

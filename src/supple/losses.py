@@ -183,6 +183,18 @@ def density_objective(points: Sequence[Point]) -> Objective:
     return objective
 
 
+def own_objective(points: Sequence[Point]) -> Objective:
+    """The sum of all losses that the model computes itself (detectors), over all points."""
+
+    def objective(outputs: Sequence[Output], target: Any) -> Tensor:
+        losses = [loss for output in outputs for loss in (output.losses or {}).values()]
+        if not losses:
+            raise RecipeError("loss own needs a model with losses of its own.", "Use a detector, or loss.name=distill.")
+        return torch.stack(losses).sum()
+
+    return objective
+
+
 def check_weights(weights: Sequence[float], n: int) -> None:
     if weights and (len(weights) != n or min(weights) < 0 or max(weights) <= 0):
         raise RecipeError(f"loss.weights is {weights} for {n} points.", "Give one weight per point, none below 0.")
@@ -192,8 +204,9 @@ OBJECTIVES: dict[str, Callable[..., Objective]] = {
     "distill": distill_objective,
     "count": count_objective,
     "density": density_objective,
+    "own": own_objective,
 }
-TASK_OF = {"distill": "classes", "count": "count", "density": "count"}  # what an objective is for; others: anything
+TASK_OF = {"distill": "classes", "count": "count", "density": "count", "own": "boxes"}  # others: anything
 
 
 def make_objective(loss: Mapping[str, Any], points: Sequence[Point], task: str) -> Objective:

@@ -220,6 +220,8 @@ def select(state: State, keep: Tensor) -> State:
         keep = keep.nonzero().squeeze(1)
     if isinstance(state, dict):
         return {name: select(value, keep) for name, value in state.items()}
+    if isinstance(state, tuple) and hasattr(state, "_fields"):
+        return type(state)(*(select(value, keep) for value in state))
     if isinstance(state, (tuple, list)):
         return tuple(select(value, keep) for value in state)
     return None if state is None else state.index_select(0, keep)

@@ -123,7 +123,7 @@ def save(out: Path, source: FlexibleModel, recipe: Recipe, network: nn.Module, s
     assert source.input_shape is not None
     model = build(recipe.backbone, recipe.method, len(source.classes), source.input_shape)
     model.get_submodule("backbone").load_state_dict(network.state_dict())
-    model.classes, model.preprocess = source.classes, source.preprocess
+    model.classes, model.preprocess, model.task = source.classes, source.preprocess, source.task
     model.eval()
     try:
         score_and_save(recipe, out, model, splits, {})

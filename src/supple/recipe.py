@@ -51,6 +51,12 @@ class Data(BaseModel):
     mels: int | None = Field(None, ge=1, le=512)  # sounds: bands of a mel spectrum
     fold: int = Field(5, ge=1, le=5)  # esc: the fold to test on
     sigma: float = Field(4.0, gt=0, le=100)  # crowds: deviation of a head in the density map, pixels
+    sizes: tuple[int, ...] | None = None  # coco: pixels of the shorter side, drawn in training; else the largest
+    longest: int | None = Field(None, ge=1, le=8192)  # coco: pixels of the longer side, at most; None: 1333
+    only: tuple[str, ...] | None = None  # coco: these pictures alone, by file name
+    same: bool = False  # coco: test on the pictures that are trained on: overfitting on purpose
+    repeat: int = Field(1, ge=1, le=10_000)  # coco: each training picture so many times in an epoch
+    skip_broken: bool = False  # coco: leave out objects that cannot be right, such as boxes without area
     seed: int = Field(0, ge=0)  # of the splits
     fingerprint: str | None = None  # of the list of images; written down at the first start, checked ever after
 

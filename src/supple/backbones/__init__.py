@@ -19,6 +19,7 @@ Transformers offer a trunk: `stem(images)`, `blocks` (an nn.Sequential of blocks
 A network of several inputs, or whose state is more than a tensor, offers its stages itself: `stages`, an nn.ModuleDict
 of modules state -> state by the names to cut at, the first of which takes the input, and `reads`, the `Tap` that a
 branch reads after each (the first part of the state; the first two where the tap has sound). See `audiocsrnet.py`.
+A detector answers with a mapping of `Output`'s fields instead of logits, see `cascade`.
 
 Others may offer `taps: dict[str, str]`, further names for places to cut at. A backbone that is built for one image size
 also takes `input_shape`. Sequential ones are one flat nn.Sequential of leaf layers: convolution, norm, activation,
@@ -32,6 +33,7 @@ from collections.abc import Callable
 from torch import nn
 
 from supple.backbones.audiocsrnet import AudioCsrNet
+from supple.backbones.cascade import CascadeRCNN
 from supple.backbones.densenet import DenseNet
 from supple.backbones.inception import InceptionV3
 from supple.backbones.mobilenet import MobileNetV1
@@ -50,6 +52,7 @@ BACKBONES: dict[str, Callable[..., nn.Module]] = {
     "audiocsrnet": AudioCsrNet,
     "vit": Vit,
     "vit_cifar": VitCifar,
+    "cascade_rcnn": CascadeRCNN,
     "timm": timm_network,
     "torchvision": torchvision_network,
 }

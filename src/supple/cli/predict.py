@@ -51,6 +51,8 @@ def predict(
             f"{named} is for classes: nothing says how sure a {model.task} is.", "Use --point, or a limit."
         )
     policy = None
+    if model.task == "boxes" and (confident or min_confidence is not None):
+        raise RecipeError(f"{run} finds objects: nothing says how sure it is of a picture.", "Use --deadline-ms.")
     if min_confidence is not None:
         policy = sure_above(model.points, min_confidence)
     elif confident:

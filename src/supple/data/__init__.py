@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from supple.data.choice import Splits, checked_fingerprint, choose
+from supple.data.choice import Splits, checked_fingerprint, choose, must_be
 from supple.data.cifar import cifar10, cifar100
+from supple.data.coco_parts import coco
 from supple.data.crowd import crowd
 from supple.data.crowd_prepare import CrowdPrepare
 from supple.data.crowd_set import CrowdSet, crowd_sets
@@ -31,6 +32,8 @@ from supple.data.places import find
 from supple.data.prepare import Preprocess
 from supple.data.reading import SAMPLE, fit, measure, read, stored_size
 from supple.data.samples import Prepare, Samples
+from supple.data.scene_prepare import ScenePrepare
+from supple.data.scene_set import SceneSet
 from supple.data.sound_reading import read_sounds
 from supple.data.sounds import sounds
 from supple.data.speech_commands import speech_commands
@@ -40,6 +43,7 @@ from supple.text import did_you_mean, say
 __all__ = [
     "DATASETS",
     "HEARD",
+    "PREPARE",
     "TASK_OF",
     "Collection",
     "CrowdPrepare",
@@ -51,13 +55,15 @@ __all__ = [
     "Preprocess",
     "Request",
     "Samples",
+    "ScenePrepare",
+    "SceneSet",
     "Splits",
     "find",
     "heard",
     "load",
 ]
 
-DATASETS: dict[str, Callable[[Request], Collection]] = {
+DATASETS: dict[str, Callable[..., Any]] = {
     "digits": digits,
     "cifar10": cifar10,
     "cifar100": cifar100,
@@ -69,6 +75,7 @@ DATASETS: dict[str, Callable[[Request], Collection]] = {
     "esc": esc,
     "crowd": crowd,
     "disco": disco,
+    "coco": coco,
 }
 # How each set of sounds is heard, and the size of the pictures, unless the recipe says otherwise.
 HEARD = {
@@ -77,8 +84,8 @@ HEARD = {
     "gtzan": (Hearing(22_050, 3.0, "three", mels=128), 224),
     "esc": (Hearing(16_000, 5.0, "mel"), 64),
 }
-TASK_OF = {"crowd": "count", "disco": "count"}  # what is asked of the samples of a set; else classes: see supple.tasks
-PREPARE: dict[str, Any] = {"classes": Preprocess, "count": CrowdPrepare}  # by task: how files become inputs
+TASK_OF = {"crowd": "count", "disco": "count", "coco": "boxes"}  # what is asked of samples; else classes
+PREPARE: dict[str, Any] = {"classes": Preprocess, "count": CrowdPrepare, "boxes": ScenePrepare}  # files to inputs
 USUAL_SIZE = {"disco": (576, 1024)}  # height and width
 MEMORY_LIMIT = 2 * 1024**3  # bytes
 
@@ -122,6 +129,12 @@ def load(
     mels: int | None = None,
     fold: int = 5,
     sigma: float = SIGMA,
+    sizes: tuple[int, ...] | None = None,
+    longest: int | None = None,
+    only: tuple[str, ...] | None = None,
+    same: bool = False,
+    repeat: int = 1,
+    skip_broken: bool = False,
 ) -> Splits:
     """Load a data set of DATASETS and split it: everything drawn is drawn with `seed`.
 
@@ -132,12 +145,34 @@ def load(
     1,000 of them if they do not fit in memory_limit bytes). crop, flip, policy: augmentation, for training only.
     rate, seconds, features, mels: how sounds are heard, see `Hearing`; None: as usual for the set. fold: to test on.
     Crowds: size is (height, width), or one number for both; sigma: of a head in the density map, in pixels.
+    sizes, longest, only, same, repeat, skip_broken: pictures with objects, see the recipe.
     """
     if name not in DATASETS:
         raise DataError(f'unknown data set "{name}".', did_you_mean(name, DATASETS))
     for word, count in (("limit", limit), ("test_limit", test_limit)):
         if count is not None and count < 1:
             raise DataError(f"{word} is {count}.", f"Set data.{word} to 1 or more, or leave it out.")
+    if TASK_OF.get(name) == "boxes":
+        _refuse(name, size=size, channels=None if channels == 3 else channels, crop=crop, policy=policy)
+        learnt, held, tested, seen = coco(
+            root=root,
+            sizes=sizes,
+            longest=longest,
+            only=only,
+            same=same,
+            repeat=repeat,
+            skip_broken=skip_broken,
+            limit=limit,
+            test_limit=test_limit,
+            holdout=holdout,
+            flip=flip,
+            mean=mean,
+            std=std,
+            max_pixels=max_pixels,
+            seed=seed,
+        )
+        return Splits(learnt, held, tested, must_be(fingerprint, seen, root or name))
+    _refuse(name, sizes=sizes, longest=longest, only=only, same=same, repeat=repeat > 1, skip_broken=skip_broken)
     hearing, usual_size = heard(name, rate=rate, seconds=seconds, features=features, mels=mels)
     size = usual_size if size is None else size
     if TASK_OF.get(name) == "count":
@@ -193,6 +228,15 @@ def _only_flipped(name: str, **others: Any) -> None:
     given = [key for key, value in others.items() if value]
     if given:
         raise DataError(f"data.{given[0]} is not for {name}: heads would be lost.", "Leave it out; use data.flip.")
+
+
+def _refuse(name: str, **settings: Any) -> None:
+    """Settings that a data set has no use for."""
+    given = [key for key, value in settings.items() if value]
+    if given:
+        raise DataError(
+            f"data.{given[0]} is not for {name}.", "Leave it out; see docs/detection.md for pictures of any size."
+        )
 
 
 def _blank(size: int, channels: int, max_pixels: int, hearing: Hearing | None) -> Preprocess:

@@ -26,7 +26,10 @@ class Splits:
 
 def checked_fingerprint(found: Collection, expected: str | None, name: str) -> str:
     """Of the list of images and labels; refused if another is expected."""
-    seen = _fingerprint(found)
+    return must_be(expected, _fingerprint(found), name)
+
+
+def must_be(expected: str | None, seen: str, name: str) -> str:
     if expected is not None and expected != seen:
         raise DataError(
             f"the images of data set {name} are not those that the run was trained with.",

@@ -139,7 +139,7 @@ class Preprocess:
                 raise ValueError(f"unknown key {sorted(unknown)[0]!r}")
             hearing = Hearing.from_json(saved["hearing"]) if "hearing" in saved else None
             return cls(
-                **whole, mean=_numbers(saved, "mean"), std=_numbers(saved, "std"), max_pixels=limit, hearing=hearing
+                **whole, mean=numbers(saved, "mean"), std=numbers(saved, "std"), max_pixels=limit, hearing=hearing
             )
         except (ValueError, TypeError, KeyError) as problem:
             raise DataError(
@@ -174,7 +174,7 @@ def _whole(saved: dict[str, Any], key: str) -> int:
     return value
 
 
-def _numbers(saved: dict[str, Any], key: str) -> tuple[float, ...]:
+def numbers(saved: dict[str, Any], key: str) -> tuple[float, ...]:
     values = saved[key]
     if not isinstance(values, list | tuple) or not all(
         isinstance(value, int | float) and not isinstance(value, bool) for value in values
