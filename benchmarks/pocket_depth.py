@@ -82,7 +82,7 @@ def merge(arm: str, pool: int) -> dict[str, dict[str, float]]:
         HOME / f"ensemble_{arm}-{pool}.json", lambda: json.loads(supple("evaluate", runs[0], *others, "--json"))
     )
     single = kept(HOME / f"alone_{arm}-{pool}.json", lambda: alone(runs))
-    by_order = lambda document: {row["point"]: 100 * row["top1"] for row in document["points"]}
+    by_order = lambda document: {row["order"]: 100 * row["top1"] for row in document["points"]}
     return {"alone": single, "merged": by_order(merged), "ensemble": by_order(together)}
 
 
