@@ -157,6 +157,19 @@ def merging(seeds: list[int]) -> str:
     return "\n".join(lines)
 
 
+def merged_differences(seeds: list[int]) -> str:
+    """Paired differences over the pools: merged and ensemble from the members alone (C20)."""
+    lines = ["| C20 | order | merged - alone | ensemble - alone |", "|---|---|---|---|"]
+    for arm in ("baseline", "shuffle"):
+        found = [merge(arm, pool) for pool in seeds]
+        for order in ("sequential", "arbitrary"):
+            cells = [
+                interval([one[kind][order] - one["alone"][order] for one in found]) for kind in ("merged", "ensemble")
+            ]
+            lines.append(f"| {REFINED[arm]} | {order} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def dynamic(arms: Iterable[str], seeds: list[int]) -> str:
     """Table 1 of the Dynamic Transformer, with the share of the MACs that is really spent."""
     lines = ["| model | point | accuracy | MACs of full | train - held-out accuracy |", "|---|---|---|---|---|"]
@@ -218,6 +231,7 @@ def main() -> None:
         orders([arm for arm in refined if arm in SHORTENED], seeds) if {*refined} & {*SHORTENED} else "",
         differences(refined, seeds) if refined else "",
         merging(seeds) if pools else "",
+        merged_differences(seeds) if pools else "",
         dynamic(scratch, seeds) if scratch else "",
     ):
         print(f"{table}\n")
