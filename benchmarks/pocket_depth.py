@@ -137,6 +137,7 @@ def differences(arms: Iterable[str], seeds: list[int]) -> str:
         ("C19", "shuffle", "layerdrop", "arbitrary"),
         ("C19", "shuffle", "layerdrop", "any 4, arbitrary"),
         ("C19", "shuffle", "layerdrop", "any 4"),
+        ("C19", "shuffle", "layerdrop", "any 2, arbitrary"),
     )
     for claim, one, other, row in pairs:
         if {one, other} <= set(arms):
