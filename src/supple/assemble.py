@@ -12,6 +12,7 @@ from supple.checkpoint import load, read_manifest
 from supple.data import ImageSet, Splits, copycat
 from supple.data.coco_parts import prepared
 from supple.data.crowd_prepare import HEARD
+from supple.data.crowd_set import picture_size
 from supple.errors import RecipeError, SuppleError
 from supple.methods import build
 from supple.model import FlexibleModel, Shape
@@ -82,9 +83,9 @@ def fresh_model(recipe: Recipe, splits: Splits) -> FlexibleModel:
 def skeleton(recipe: Recipe, device: str = "meta") -> FlexibleModel:
     """The untrained model, by default without weights; looks at the data only where the recipe does not say enough."""
     wanted = recipe.data
-    if data.TASK_OF.get(wanted.name) == "count":
+    if data.task_of(wanted.name) == "count":
         return _built(recipe, 1, crowd_shape(recipe), device)
-    if data.TASK_OF.get(wanted.name) == "boxes":
+    if data.task_of(wanted.name) == "boxes":
         return _built(recipe, wanted.classes or COCO, prepared(wanted.sizes, wanted.longest).shape, device)
     classes, shape = FACTS.get(wanted.name, (wanted.classes or CLASSES.get(wanted.name), None))
     hearing, usual_size = data.heard(wanted.name, **wanted.model_dump(include={"rate", "seconds", "features", "mels"}))
@@ -110,7 +111,7 @@ def skeleton(recipe: Recipe, device: str = "meta") -> FlexibleModel:
 
 def crowd_shape(recipe: Recipe) -> Shape:
     """Of a picture, and of the sound beside it where the backbone of the recipe listens."""
-    picture = (3, *data.picture_size(recipe.data.name, recipe.data.size))
+    picture = (3, *picture_size(recipe.data.name, recipe.data.size))
     return (picture, HEARD) if recipe.backbone.get("hears") else picture
 
 
@@ -127,10 +128,10 @@ def _must_answer(recipe: Recipe, task: str) -> None:
 
 
 def _built(recipe: Recipe, classes: int, shape: Shape, device: str) -> FlexibleModel:
-    _must_answer(recipe, data.TASK_OF.get(recipe.data.name, "classes"))
+    _must_answer(recipe, data.task_of(recipe.data.name))
     with torch.device(device):
         model = build(recipe.backbone, recipe.method, classes, shape)
-    model.task = data.TASK_OF.get(recipe.data.name, "classes")
+    model.task = data.task_of(recipe.data.name)
     return model
 
 

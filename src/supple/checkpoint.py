@@ -77,7 +77,7 @@ def save(folder: Path, model: FlexibleModel, recipe: Recipe, facts: dict[str, An
 
 def load(folder: str | Path) -> FlexibleModel:
     """Opens a run folder: the model in eval mode, with its ladder, policy, class names and preprocessing."""
-    from supple.data import PREPARE, TASK_OF
+    from supple.data import PREPARE, task_of
     from supple.methods import build
 
     folder = Path(folder)
@@ -92,7 +92,7 @@ def load(folder: str | Path) -> FlexibleModel:
         shape, classes = _tuples(manifest["input_shape"]), tuple(manifest["classes"])
         model = build(recipe.backbone, recipe.method, len(classes), shape)
         model.admit(Point.parse(text) for text in manifest["settled"])
-        model.classes, model.task = classes, TASK_OF.get(recipe.data.name, "classes")
+        model.classes, model.task = classes, task_of(recipe.data.name)
         saved = manifest["preprocess"]
         model.preprocess = None if saved is None else PREPARE[model.task].from_json(saved)
     except (LookupError, TypeError, AttributeError) as error:

@@ -38,7 +38,7 @@ class Data(BaseModel):
     limit: int | None = Field(None, ge=1)  # use only so many training images
     test_limit: int | None = Field(None, ge=1)  # use only so many test images
     holdout: int | float = Field(0.1, gt=0)  # kept out of training to choose the epoch: a share, or a number of images
-    test_share: float = Field(0.2, gt=0, lt=1)  # of a folder without a test part
+    test_share: float | None = Field(None, gt=0, lt=1)  # of a folder without a test part; None: 0.2
     crop: int = Field(0, ge=0, le=64)  # random crop after padding by so many pixels
     flip: bool = False  # random horizontal flip
     policy: str | None = None  # autoaugment, randaugment, trivialaugment: image by image, slower
@@ -49,13 +49,13 @@ class Data(BaseModel):
     seconds: float | None = Field(None, gt=0, le=600)  # sounds: cut to their middle, or followed by silence
     features: Literal["stft", "mel", "three"] | None = None  # sounds: the spectra that the network sees
     mels: int | None = Field(None, ge=1, le=512)  # sounds: bands of a mel spectrum
-    fold: int = Field(5, ge=1, le=5)  # esc: the fold to test on
-    sigma: float = Field(4.0, gt=0, le=100)  # crowds: deviation of a head in the density map, pixels
+    fold: int | None = Field(None, ge=1, le=5)  # esc: the fold to test on; None: the last
+    sigma: float | None = Field(None, gt=0, le=100)  # crowds: deviation of a head in the density map, pixels; None: 4
     sizes: tuple[int, ...] | None = None  # coco: pixels of the shorter side, drawn in training; else the largest
     longest: int | None = Field(None, ge=1, le=8192)  # coco: pixels of the longer side, at most; None: 1333
     only: tuple[str, ...] | None = None  # coco: these pictures alone, by file name
     same: bool = False  # coco: test on the pictures that are trained on: overfitting on purpose
-    repeat: int = Field(1, ge=1, le=10_000)  # coco: each training picture so many times in an epoch
+    repeat: int | None = Field(None, ge=1, le=10_000)  # coco: each training picture so many times in an epoch; None: 1
     skip_broken: bool = False  # coco: leave out objects that cannot be right, such as boxes without area
     seed: int = Field(0, ge=0)  # of the splits
     fingerprint: str | None = None  # of the list of images; written down at the first start, checked ever after

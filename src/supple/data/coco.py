@@ -53,7 +53,7 @@ def read_coco(root: Path, skip_broken: bool = False) -> tuple[dict[str, list[Pic
     return parts, tuple(categories["train"].values()), broken
 
 
-def fingerprint(parts: Iterable[list[Picture]]) -> str:
+def fingerprint_of(parts: Iterable[list[Picture]]) -> str:
     """Of the list of pictures and objects."""
     digest = hashlib.sha256()
     for part in parts:

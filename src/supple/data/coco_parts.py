@@ -1,8 +1,13 @@
 """Which pictures of a COCO set are trained on, chosen with and tested on."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import torch
 
-from supple.data.coco import LAYOUT, fingerprint, read_coco
+from supple.data.choice import Splits, must_be
+from supple.data.coco import LAYOUT, fingerprint_of
+from supple.data.decode import MAX_PIXELS
 from supple.data.places import find
 from supple.data.scene_prepare import MEAN, STD, ScenePrepare
 from supple.data.scene_set import Picture, SceneSet
@@ -12,32 +17,37 @@ from supple.text import did_you_mean, say
 SIZES, LONGEST = (800,), 1333  # pixels, unless the recipe says otherwise
 
 
-def coco(
+def load_scenes(
+    name: str,
+    reader: Callable[[Path, bool], tuple[dict[str, list[Picture]], tuple[str, ...], int]],
     *,
-    root: str | None,
-    sizes: tuple[int, ...] | None,
-    longest: int | None,
-    only: tuple[str, ...] | None,
-    same: bool,
-    repeat: int,
-    skip_broken: bool,
-    limit: int | None,
-    test_limit: int | None,
-    holdout: int | float,
-    flip: bool,
-    mean: tuple[float, ...] | None,
-    std: tuple[float, ...] | None,
-    max_pixels: int,
-    seed: int,
-) -> tuple[SceneSet, SceneSet, SceneSet, str]:
-    """The parts train, val and test, and the fingerprint of all there is."""
+    root: str | None = None,
+    sizes: tuple[int, ...] | None = None,
+    longest: int | None = None,
+    only: tuple[str, ...] | None = None,
+    same: bool = False,
+    repeat: int = 1,
+    skip_broken: bool = False,
+    limit: int | None = None,
+    test_limit: int | None = None,
+    holdout: int | float = 0.1,
+    flip: bool = False,
+    mean: tuple[float, ...] | None = None,
+    std: tuple[float, ...] | None = None,
+    max_pixels: int = MAX_PIXELS,
+    seed: int = 0,
+    fingerprint: str | None = None,
+) -> Splits:
+    """sizes: of the shorter side in pixels, drawn in training; longest: of the longer side, at most. only: these
+    pictures alone; same: tested on what it is trained on; repeat: every picture so often in an epoch.
+    """
     if root is None:
-        raise DataError('data set "coco" needs to know which.', f"Set data.root to a folder or a zip. {LAYOUT}")
+        raise DataError(f'data set "{name}" needs to know which.', f"Set data.root to a folder or a zip. {LAYOUT}")
     preprocess = prepared(sizes, longest, mean, std, max_pixels)
-    parts, classes, broken = read_coco(find(root), skip_broken)
+    parts, classes, broken = reader(find(root), skip_broken)
     if broken:
         say(f"{root}: {broken} broken objects were left out (data.skip_broken)")
-    seen = fingerprint(parts.values())
+    seen = must_be(fingerprint, fingerprint_of(parts.values()), root)
     rng = torch.Generator().manual_seed(seed)
     train, test = parts["train"], parts["val"]
     if only is not None:
@@ -50,7 +60,7 @@ def coco(
         val, train = _held_out(train, holdout, limit, rng)
         train, test = _some(train, limit, rng), _some(test, test_limit, rng)
     learnt = SceneSet(train, classes, preprocess, sizes or SIZES, flip, repeat)
-    return learnt, SceneSet(val, classes, preprocess), SceneSet(test, classes, preprocess), seen
+    return Splits(learnt, SceneSet(val, classes, preprocess), SceneSet(test, classes, preprocess), seen)
 
 
 def prepared(
@@ -58,7 +68,7 @@ def prepared(
     longest: int | None,
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
-    max_pixels: int = 50_000_000,
+    max_pixels: int = MAX_PIXELS,
 ) -> ScenePrepare:
     """How pictures are prepared when nothing is drawn: the largest size."""
     sizes = sizes or SIZES

@@ -94,7 +94,7 @@ class CrowdPrepare:
         return replace(self, mean=mean, std=std)
 
     def facts(self) -> dict[str, Any]:
-        return {"size": self.size, "channels": 3, "mean": self.mean, "std": self.std}
+        return {"size": self.size, "mean": self.mean, "std": self.std}
 
     def to_json(self) -> dict[str, Any]:
         numbers = {"size": list(self.size), "mean": list(self.mean), "std": list(self.std)}

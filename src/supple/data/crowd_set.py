@@ -1,6 +1,6 @@
 """Pictures of crowds as samples: seen, perhaps heard, and where the heads are."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import cast
@@ -8,13 +8,18 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from supple.data.choice import Splits, checked_fingerprint, choose
 from supple.data.crowd_prepare import CrowdPrepare, Seen
+from supple.data.decode import MAX_PIXELS
+from supple.data.density import SIGMA
 from supple.data.images import WORKERS
-from supple.data.parts import Part
-from supple.data.reading import SAMPLE
+from supple.data.parts import Collection, Request
+from supple.data.reading import MEMORY_LIMIT, SAMPLE
 from supple.data.scene import Scene
+from supple.errors import DataError
 from supple.tasks.count import Crowd
 
+USUAL_SIZE = {"disco": (576, 1024)}  # height and width
 MEASURED = 2**26  # pixels of the pictures that mean and deviation are measured on
 AT_ONCE = 2**21  # pixels of the pictures that are evaluated together: their maps are large
 
@@ -98,17 +103,32 @@ class CrowdSet:
         return found
 
 
-def crowd_sets(
-    parts: Sequence[Part],  # of scenes: to train on, held out, to test
-    prepare: CrowdPrepare,
-    mean: tuple[float, ...] | None,
-    std: tuple[float, ...] | None,
-    sigma: float,
-    flip: bool,
-    memory_limit: int,
-) -> tuple[CrowdSet, CrowdSet, CrowdSet]:
-    """The parts as samples. Mean and deviation are measured on pictures to train on, unless they are given."""
-    every = [cast(Sequence[Scene], part.images) for part in parts]
+def load_crowds(
+    name: str,
+    reader: Callable[[Request], Collection],
+    *,
+    root: str | None = None,
+    size: int | tuple[int, int] | None = None,
+    limit: int | None = None,
+    holdout: int | float = 0.1,
+    flip: bool = False,
+    mean: tuple[float, ...] | None = None,
+    std: tuple[float, ...] | None = None,
+    sigma: float = SIGMA,
+    test_limit: int | None = None,
+    max_pixels: int = MAX_PIXELS,
+    seed: int = 0,
+    test_share: float = 0.2,
+    memory_limit: int = MEMORY_LIMIT,
+    fingerprint: str | None = None,
+) -> Splits:
+    """size: height and width, or one number for both. sigma: of a head in the density map, pixels. Mean and deviation
+    are measured on pictures to train on, unless they are given. Nothing is cropped: heads would be lost.
+    """
+    prepare = CrowdPrepare(picture_size(name, size), max_pixels=max_pixels)  # refused before anything is read
+    found = reader(Request(root, None, seed, test_share))
+    seen = checked_fingerprint(found, fingerprint, root or name)
+    every = [cast(Sequence[Scene], part.images) for part in choose(found, limit, holdout, test_limit, seed)]
     prepare = replace(prepare, hears=every[0][0].sound is not None)
     share = memory_limit // len(every)
     train, val, test = (CrowdSet(scenes, prepare, sigma, k == 0 and flip, share) for k, scenes in enumerate(every))
@@ -117,4 +137,12 @@ def crowd_sets(
         mean, std = mean or measured.mean, std or measured.std
     for one in (train, val, test):
         one.preprocess = replace(prepare, mean=tuple(mean), std=tuple(std))
-    return train, val, test
+    return Splits(train, val, test, seen)
+
+
+def picture_size(name: str, size: int | tuple[int, int] | None) -> tuple[int, int]:
+    """Height and width of the pictures of crowds."""
+    size = USUAL_SIZE.get(name) if size is None else size
+    if size is None:
+        raise DataError(f"the pictures of {name} differ in size.", "Set data.size=[height, width], such as [288, 512].")
+    return (size, size) if isinstance(size, int) else size

@@ -17,6 +17,7 @@ from supple.errors import DataError
 
 BLOCK = 256  # files per task
 SMALL = 10_000  # pixels; below, threads waiting for each other cost more than they gain (measured: 32 px 1.6 times)
+MEMORY_LIMIT = 2 * 1024**3  # bytes; larger sets are read from their files, batch by batch
 SAMPLE = 1000  # images to measure mean and deviation from, when they are not in memory
 SKIPPED_SHARE = 0.001  # of the files; unreadable ones up to this share, or one, are left out
 
