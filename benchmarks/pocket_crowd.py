@@ -18,7 +18,7 @@ from pathlib import Path
 from jobs import Job, do, train
 from spread import interval, spread
 from supple.assemble import data_of
-from supple.data import find
+from supple.data.places import find
 
 HOME = Path("runs/pocket/crowd")
 PAIRED = HOME / "paired"  # the pictures, with a sound each

@@ -1,7 +1,6 @@
-"""SiDT's table II in small: a detector overfitted on 16 pictures, its Swin pruned by 20 and 40 % and tuned, as Markdown.
+"""SiDT's table II in small: a detector overfitted on 16 pictures, its Swin pruned by 20 and 40 %, tuned; as Markdown.
 
     python benchmarks/pocket_detector.py             # three stages on two cores, about an hour
-    python benchmarks/pocket_detector.py --draw docs/img
 
 It must find what it has seen; nothing more is shown by it. Every run can be interrupted and goes on where it stopped.
 """
@@ -25,7 +24,6 @@ def row(run: Path) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--draw", type=Path, help="a folder for pictures with what was found")
     given = parser.parse_args()
     HOME.mkdir(parents=True, exist_ok=True)
     threads = f"train.threads={given.threads}"
@@ -35,7 +33,9 @@ def main() -> None:
         if not finished(cut):
             supple("prune", str(HOME / "search"), "--ratio", str(ratio), "--out", str(cut), log=HOME / "prune.log")
         runs[f"{ratio:.0%} pruned"] = train(tuned, cut / "recipe.yaml", 0, threads)
-    print("| detector | params (M) | GMACs | box mAP | box AP50 | mask mAP | mask AP50 |\n|---|---|---|---|---|---|---|")
+    print(
+        "| detector | params (M) | GMACs | box mAP | box AP50 | mask mAP | mask AP50 |\n|---|---|---|---|---|---|---|"
+    )
     for name, run in runs.items():
         found = row(run)
         cells = [f"{found['params'] / 1e6:.2f}", f"{found['macs'] / 1e9:.2f}"]

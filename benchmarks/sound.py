@@ -15,7 +15,9 @@ from pathlib import Path
 import soundfile
 import torch
 
-from supple.data import Hearing, Preprocess, load
+from supple.data.hearing import Hearing
+from supple.data.prepare import Preprocess
+from supple.data.sets import load
 from supple.machine import machine
 
 SIZE = 224

@@ -21,9 +21,9 @@ from supple.backbones.fusion import Fusion
 from supple.backbones.places import cuts
 from supple.backbones.tap import Tap
 from supple.cost import count_macs, count_params, profile
-from supple.data import load
 from supple.data.crowd_prepare import CrowdPrepare, sound_beside
 from supple.data.density import density_map, resized_map
+from supple.data.sets import load
 from supple.errors import DataError, RecipeError
 from supple.initial import start_from
 from supple.ladder import Row

@@ -19,11 +19,16 @@ from torch import Tensor
 from torch.testing import assert_close
 
 import supple.data.archive as archive_module
-from supple.data import DATASETS, ImageSet, Preprocess, Request, Splits, find, load
 from supple.data.augment import POLICIES, apply_policy, random_crop, random_flip
+from supple.data.choice import Splits
 from supple.data.decode import decode
 from supple.data.folder import folder
+from supple.data.images import ImageSet
+from supple.data.parts import Request
+from supple.data.places import find
+from supple.data.prepare import Preprocess
 from supple.data.reading import measure
+from supple.data.sets import DATASETS, load
 from supple.data.split import same_number_each, set_aside
 from supple.errors import DataError
 

@@ -16,7 +16,7 @@ from supple.backbones import BACKBONES
 from supple.backbones.top import swap
 from supple.cost import profile
 from supple.ladder import Row
-from supple.methods.branches import SelfAttention
+from supple.methods.encoder import SelfAttention
 from supple.paper_count import PaperCost, paper_costs, paper_flops
 from supple.point import Point
 from supple.recipe import Recipe, load_recipe

@@ -15,7 +15,11 @@ import torch
 from torch.testing import assert_close
 
 from supple.assemble import skeleton
-from supple.data import HEARD, Hearing, Preprocess, Splits, heard, load
+from supple.data.choice import Splits
+from supple.data.hearing import Hearing
+from supple.data.pictures import HEARD, heard
+from supple.data.prepare import Preprocess
+from supple.data.sets import load
 from supple.data.sound import Piece, decode_sound, sound_seconds
 from supple.data.spectrum import as_picture, decibels, mel_filters, power
 from supple.data.speech_commands import CLASSES, NOISE, TEST, TRAIN, VAL, WORDS, part_of_speaker

@@ -6,13 +6,17 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from supple import data
 from supple.backbones import BACKBONES
 from supple.checkpoint import load, read_manifest
-from supple.data import ImageSet, Splits, copycat
+from supple.data import copycat
+from supple.data.choice import Splits
 from supple.data.coco_parts import prepared
 from supple.data.crowd_prepare import HEARD
 from supple.data.crowd_set import picture_size
+from supple.data.images import ImageSet
+from supple.data.pictures import heard
+from supple.data.sets import load as load_set
+from supple.data.sets import task_of
 from supple.errors import RecipeError, SuppleError
 from supple.methods import build
 from supple.model import FlexibleModel, Shape
@@ -28,7 +32,7 @@ COCO = 80  # classes of COCO itself; other sets of its kind say data.classes
 
 def load_data(recipe: Recipe) -> Splits:
     """The data of a recipe, split; what the recipe says of their classes must be true."""
-    splits = data.load(**recipe.data.model_dump(exclude={"batch_size", "classes"}))
+    splits = load_set(**recipe.data.model_dump(exclude={"batch_size", "classes"}))
     found, said = len(splits.train.classes), recipe.data.classes
     if said is not None and said != found:
         raise RecipeError(
@@ -83,12 +87,12 @@ def fresh_model(recipe: Recipe, splits: Splits) -> FlexibleModel:
 def skeleton(recipe: Recipe, device: str = "meta") -> FlexibleModel:
     """The untrained model, by default without weights; looks at the data only where the recipe does not say enough."""
     wanted = recipe.data
-    if data.task_of(wanted.name) == "count":
+    if task_of(wanted.name) == "count":
         return _built(recipe, 1, crowd_shape(recipe), device)
-    if data.task_of(wanted.name) == "boxes":
+    if task_of(wanted.name) == "boxes":
         return _built(recipe, wanted.classes or COCO, prepared(wanted.sizes, wanted.longest).shape, device)
     classes, shape = FACTS.get(wanted.name, (wanted.classes or CLASSES.get(wanted.name), None))
-    hearing, usual_size = data.heard(wanted.name, **wanted.model_dump(include={"rate", "seconds", "features", "mels"}))
+    hearing, usual_size = heard(wanted.name, **wanted.model_dump(include={"rate", "seconds", "features", "mels"}))
     size = wanted.size or usual_size
     if isinstance(size, tuple):
         raise RecipeError(f"data.size is {list(size)}, but pictures of {wanted.name} are square.", "Give one number.")
@@ -128,10 +132,10 @@ def _must_answer(recipe: Recipe, task: str) -> None:
 
 
 def _built(recipe: Recipe, classes: int, shape: Shape, device: str) -> FlexibleModel:
-    _must_answer(recipe, data.task_of(recipe.data.name))
+    _must_answer(recipe, task_of(recipe.data.name))
     with torch.device(device):
         model = build(recipe.backbone, recipe.method, classes, shape)
-    model.task = data.task_of(recipe.data.name)
+    model.task = task_of(recipe.data.name)
     return model
 
 

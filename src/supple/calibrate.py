@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from supple.cost import count_macs, on_meta, profile
-from supple.data import ImageSet
+from supple.data.images import ImageSet
 from supple.data.split import same_number_each, set_aside
 from supple.early import stopping_at, time_exits, time_policy
 from supple.errors import DataError, PointError, RecipeError

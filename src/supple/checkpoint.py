@@ -77,7 +77,7 @@ def save(folder: Path, model: FlexibleModel, recipe: Recipe, facts: dict[str, An
 
 def load(folder: str | Path) -> FlexibleModel:
     """Opens a run folder: the model in eval mode, with its ladder, policy, class names and preprocessing."""
-    from supple.data import PREPARE, task_of
+    from supple.data.sets import PREPARE, task_of
     from supple.methods import build
 
     folder = Path(folder)

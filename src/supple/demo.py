@@ -11,7 +11,7 @@ from PIL import Image
 from supple import checkpoint
 from supple.answer import Answer, classify
 from supple.assemble import load_data
-from supple.data import ImageSet
+from supple.data.images import ImageSet
 from supple.machine import machine
 from supple.recipe import load_recipe
 from supple.report import write_report

@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from supple.data import ImageSet, Splits
+from supple.data.choice import Splits
+from supple.data.images import ImageSet
 from supple.errors import RecipeError, SaveError
 from supple.evaluate import Dataset
 from supple.files import write

@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from supple.backbones.top import classifier_of, swap
 from supple.cost import count_macs, on_meta
 from supple.errors import RecipeError
-from supple.methods.branches import SelfAttention
+from supple.methods.encoder import SelfAttention
 from supple.model import FlexibleModel, example
 from supple.point import Point
 from supple.recipe import Recipe

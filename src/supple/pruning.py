@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from supple import checkpoint, files
 from supple.backbones.dims import Block, blocks_of, cut_block
 from supple.cost import count_macs, count_params, on_meta
-from supple.data import Splits
+from supple.data.choice import Splits
 from supple.errors import RecipeError
 from supple.finish import score_and_save
 from supple.methods import build

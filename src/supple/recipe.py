@@ -29,7 +29,7 @@ Side = Annotated[int, Field(ge=1, le=8192)]
 
 class Data(BaseModel):
     model_config = STRICT
-    name: str  # a key of supple.data.DATASETS
+    name: str  # a key of supple.data.sets.DATASETS
     root: str | None = None  # file or folder; looked for here, in $SUPPLE_DATA, ./data and ../shared/data
     batch_size: int = Field(64, ge=1)
     size: Side | tuple[Side, Side] | None = None  # pixels of a side, or height and width; None: the images' own
@@ -139,7 +139,7 @@ def load_recipe(name: str | Path, changes: Iterable[str] = ()) -> Recipe:
 def make_recipe(document: Any, changes: Iterable[str] = (), where: str = "recipe") -> Recipe:
     """Checks a recipe given as plain data."""
     from supple.backbones import BACKBONES
-    from supple.data import DATASETS
+    from supple.data.sets import DATASETS
     from supple.losses import OBJECTIVES
     from supple.methods import METHODS
     from supple.sampling import SAMPLERS

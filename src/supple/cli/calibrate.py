@@ -28,7 +28,7 @@ def calibrate(
     from supple.calibrate import calibrate as find_policy
     from supple.cli.common import model_of, recipe_of
     from supple.confidence import MEASURES
-    from supple.data import ImageSet
+    from supple.data.images import ImageSet
     from supple.progress import counting
     from supple.report import write_report
     from supple.text import did_you_mean

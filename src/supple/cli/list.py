@@ -37,7 +37,7 @@ def list_(
     document: dict[str, object] = {"recipes": found}
     if not recipes:
         from supple.backbones import BACKBONES
-        from supple.data import DATASETS
+        from supple.data.sets import DATASETS
         from supple.losses import OBJECTIVES
         from supple.methods import METHODS
         from supple.methods.branch_choice import BRANCHES

@@ -9,12 +9,12 @@ import math
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from supple.backbones.fusion import Fusion
-from supple.backbones.tap import Tap
+from supple.backbones.tap import Tap, as_map, parted
 from supple.errors import RecipeError
+from supple.methods.encoder import EncoderLayer
 
 Read = Literal["auto", "class", "mean"]
 
@@ -148,38 +148,6 @@ class SlVit(nn.Module):
         return logits
 
 
-class EncoderLayer(nn.Module):
-    """Attention and MLP, each behind a norm and with a residual; the one around the MLP can be left out."""
-
-    def __init__(self, d: int, heads: int, mlp_ratio: int, residual: bool) -> None:
-        super().__init__()
-        self.attention = nn.Sequential(nn.LayerNorm(d), SelfAttention(d, heads))
-        self.mlp = nn.Sequential(nn.LayerNorm(d), nn.Linear(d, mlp_ratio * d), nn.GELU(), nn.Linear(mlp_ratio * d, d))
-        self.residual = residual
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attention(x)
-        y: Tensor = self.mlp(x)
-        return x + y if self.residual else y
-
-
-class SelfAttention(nn.Module):
-    """Multi-head attention whose heads are as wide as its input, eq. (2): the usual d / heads is another model."""
-
-    def __init__(self, d: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.qkv = nn.Linear(d, 3 * heads * d)
-        self.out = nn.Linear(heads * d, d)
-
-    def forward(self, x: Tensor) -> Tensor:
-        parts = self.qkv(x).unflatten(2, (3, self.heads, -1))  # (batch, tokens, 3, heads, d)
-        query, key, value = parts.permute(2, 0, 3, 1, 4).unbind()
-        mixed = F.scaled_dot_product_attention(query, key, value)  # scale 1 / sqrt(d)
-        result: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
-        return result
-
-
 class Linear(nn.Module):
     """One vector per sample, with what was heard behind it, and a linear layer on it. Flat features are that vector."""
 
@@ -235,18 +203,6 @@ def initialise(module: nn.Module) -> None:
         nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
         assert module.bias is not None
         nn.init.zeros_(module.bias)
-
-
-def as_map(x: Tensor, tap: Tap) -> Tensor:
-    """The batch at a cut as (batch, channels, height, width), class tokens left out; always a view."""
-    if tap.layout == "tokens":
-        x = torch.unflatten(x[:, tap.prefix :], 1, (tap.height, tap.width))
-    return x if tap.layout == "nchw" else x.permute(0, 3, 1, 2)
-
-
-def parted(x: Any, tap: Tap) -> tuple[Tensor, Any]:
-    """The map at a cut, and what was heard there, or None."""
-    return (as_map(x[0], tap), x[1]) if tap.sound else (as_map(x, tap), None)
 
 
 def patches(tap: Tap) -> list[int]:
