@@ -13,7 +13,8 @@ from pathlib import Path
 import torch
 
 import supple
-from supple.data import ImageSet, Preprocess
+from supple.data.images import ImageSet
+from supple.data.prepare import Preprocess
 from supple.evaluate import Dataset
 from supple.features import compute, open_part
 from supple.losses import distill_objective

@@ -15,8 +15,9 @@ from pathlib import Path
 
 from jobs import Job, do, kept, supple, train
 from spread import interval, spread
-from supple.assemble import data_of
+from supple.assemble import load_data
 from supple.checkpoint import load
+from supple.cli.common import recipe_of
 from supple.evaluate import evaluate, evaluate_group
 from supple.point import FULL
 
@@ -28,6 +29,7 @@ REFINED = {
     "position": "LayerShuffle, position",
     "predict": "LayerShuffle, predict",
 }
+SHORTENED = ("baseline", "shuffle", "layerdrop")  # those that are also run with fewer layers
 DYNAMIC = {"base": "base", "dt": "DT", "wsdc": "WSDC", "wdc": "WDC", "dt_straight": "DT, straight-through"}
 POOL, MERGES, POOL_EPOCHS = 8, 50, 1
 DRAWS, SCORED_ON = 5, 2000  # orders of a group, and test images, where many models are scored
@@ -39,7 +41,7 @@ def base(seed: int) -> Path:
 
 def refine(arm: str, seed: int) -> None:
     train(HOME / f"{arm}-{seed}", f"pocket/shuffle_{arm}.yaml", seed, f"train.init={base(seed)}")
-    groups(arm, seed)
+    groups(arm, seed) if arm in SHORTENED else both_orders(arm, seed)
 
 
 def groups(arm: str, seed: int) -> dict[str, float]:
@@ -47,6 +49,16 @@ def groups(arm: str, seed: int) -> dict[str, float]:
     words = ("evaluate", str(HOME / f"{arm}-{seed}"), f"data.test_limit={SCORED_ON}", "--draws", str(DRAWS), "--json")
     document = kept(HOME / f"groups_{arm}-{seed}.json", lambda: json.loads(supple(*words)))
     return {row["point"]: 100 * row["score"] for row in document["points"]}
+
+
+def both_orders(arm: str, seed: int) -> dict[str, float]:
+    """Accuracy of a refinement with all of its layers, in sequence and in any order."""
+    if arm in SHORTENED:
+        found = groups(arm, seed)
+        return {"sequential": found["full"], "arbitrary": found["arbitrary"]}
+    run = str(HOME / f"{arm}-{seed}")
+    scored: dict[str, float] = kept(HOME / f"orders_{arm}-{seed}.json", lambda: alone([run]))
+    return scored
 
 
 def pooled(arm: str, pool: int, member: int) -> None:
@@ -70,14 +82,14 @@ def merge(arm: str, pool: int) -> dict[str, dict[str, float]]:
         HOME / f"ensemble_{arm}-{pool}.json", lambda: json.loads(supple("evaluate", runs[0], *others, "--json"))
     )
     single = kept(HOME / f"alone_{arm}-{pool}.json", lambda: alone(runs))
-    by_order = lambda document: {row["point"]: 100 * row["top1"] for row in document["points"]}
+    by_order = lambda document: {row["order"]: 100 * row["top1"] for row in document["points"]}
     return {"alone": single, "merged": by_order(merged), "ensemble": by_order(together)}
 
 
 def alone(runs: list[str]) -> dict[str, float]:
     found: dict[str, list[float]] = {"sequential": [], "arbitrary": []}
     for run in runs:
-        model, test = load(run), data_of(run).test
+        model, test = load(run), load_data(recipe_of(run, [f"data.test_limit={SCORED_ON}"])).test
         found["sequential"].append(evaluate(model, test, [FULL])[0].score)
         found["arbitrary"].append(evaluate_group(model, test, model.groups["arbitrary"], DRAWS).score)
     return {order: 100 * statistics.fmean(scores) for order, scores in found.items()}
@@ -86,8 +98,18 @@ def alone(runs: list[str]) -> dict[str, float]:
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
+def refined_ways(arms: Iterable[str], seeds: list[int]) -> str:
+    """Table 1 of LayerShuffle: accuracy in order and in any order."""
+    lines = ["| refined | in order | any order |", "|---|---|---|"]
+    for arm in arms:
+        found = [both_orders(arm, seed) for seed in seeds]
+        cells = [spread([one[order] for one in found]) for order in ("sequential", "arbitrary")]
+        lines.append(f"| {REFINED[arm]} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def orders(arms: Iterable[str], seeds: list[int]) -> str:
-    """Table 1 and figure 1 of LayerShuffle: accuracy in order and in any order, with all and with fewer layers."""
+    """Figure 1 of LayerShuffle: accuracy in order and in any order with all and with fewer layers."""
     kinds = {"all layers": ("full", "arbitrary")}
     for k in (6, 4, 2):
         first = "-".join(map(str, range(1, k + 1)))
@@ -108,17 +130,19 @@ def differences(arms: Iterable[str], seeds: list[int]) -> str:
     """Paired differences over seeds with their 95 % intervals."""
     lines = ["| claim | difference | points |", "|---|---|---|"]
     pairs = (
-        ("C16", ("shuffle", "arbitrary"), ("baseline", "arbitrary")),
-        ("C16", ("shuffle", "full"), ("baseline", "full")),
-        ("C17", ("position", "arbitrary"), ("shuffle", "arbitrary")),
-        ("C17", ("predict", "arbitrary"), ("shuffle", "arbitrary")),
-        ("C19", ("shuffle", "arbitrary"), ("layerdrop", "arbitrary")),
-        ("C19", ("shuffle", "any 4, arbitrary"), ("layerdrop", "any 4, arbitrary")),
-        ("C19", ("shuffle", "any 4"), ("layerdrop", "any 4")),
+        ("C16", "shuffle", "baseline", "arbitrary"),
+        ("C16", "shuffle", "baseline", "sequential"),
+        ("C17", "position", "shuffle", "arbitrary"),
+        ("C17", "predict", "shuffle", "arbitrary"),
+        ("C19", "shuffle", "layerdrop", "arbitrary"),
+        ("C19", "shuffle", "layerdrop", "any 4, arbitrary"),
+        ("C19", "shuffle", "layerdrop", "any 4"),
+        ("C19", "shuffle", "layerdrop", "any 2, arbitrary"),
     )
-    for claim, (one, row), (other, other_row) in pairs:
+    for claim, one, other, row in pairs:
         if {one, other} <= set(arms):
-            apart = [groups(one, seed)[row] - groups(other, seed)[other_row] for seed in seeds]
+            scored = both_orders if row in ("sequential", "arbitrary") else groups
+            apart = [scored(one, seed)[row] - scored(other, seed)[row] for seed in seeds]
             lines.append(f"| {claim} | {REFINED[one]} - {REFINED[other]}, {row} | {interval(apart)} |")
     return "\n".join(lines)
 
@@ -130,6 +154,19 @@ def merging(seeds: list[int]) -> str:
         for order in ("sequential", "arbitrary"):
             found = [merge(arm, pool) for pool in seeds]
             cells = [spread([one[kind][order] for one in found]) for kind in ("alone", "merged", "ensemble")]
+            lines.append(f"| {REFINED[arm]} | {order} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def merged_differences(seeds: list[int]) -> str:
+    """Paired differences over the pools: merged and ensemble from the members alone (C20)."""
+    lines = ["| C20 | order | merged - alone | ensemble - alone |", "|---|---|---|---|"]
+    for arm in ("baseline", "shuffle"):
+        found = [merge(arm, pool) for pool in seeds]
+        for order in ("sequential", "arbitrary"):
+            cells = [
+                interval([one[kind][order] - one["alone"][order] for one in found]) for kind in ("merged", "ensemble")
+            ]
             lines.append(f"| {REFINED[arm]} | {order} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -179,21 +216,23 @@ def main() -> None:
         chosen = [(arm, seed) for seed in seeds for arm in refined if arm in arms]
         return [(refine, (arm, seed), [base(seed)]) for arm, seed in chosen]
 
-    first = ("baseline", "shuffle", "layerdrop")
     jobs: list[Job] = [
         *((train, (base(seed), "pocket/shuffle_base.yaml", seed), []) for seed in seeds if refined or pools),
-        *refinements(first),
+        *refinements(SHORTENED),
         *scratched(("base", "dt")),
         *((pooled, (arm, pool, m), [base(pool)]) for arm, pool in pools for m in range(POOL)),
         *((merge, pair, members(*pair)) for pair in pools),
-        *refinements(set(REFINED) - {*first}),
-        *scratched(set(DYNAMIC) - {"base", "dt"}),
+        *scratched(("wdc", "wsdc")),
+        *refinements(set(REFINED) - {*SHORTENED}),
+        *scratched(("dt_straight",)),
     ]
     do(jobs, arguments.jobs)
     for table in (
-        orders(refined, seeds) if refined else "",
+        refined_ways(refined, seeds) if refined else "",
+        orders([arm for arm in refined if arm in SHORTENED], seeds) if {*refined} & {*SHORTENED} else "",
         differences(refined, seeds) if refined else "",
         merging(seeds) if pools else "",
+        merged_differences(seeds) if pools else "",
         dynamic(scratch, seeds) if scratch else "",
     ):
         print(f"{table}\n")

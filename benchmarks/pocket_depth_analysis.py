@@ -51,8 +51,12 @@ def contributions(seeds: list[int]) -> str:
 
 def at_home(layers: list[dict[str, Any]]) -> tuple[float, float, int]:
     """Mean share (%) of layers in their own position, in the others, and how many are strongest next to their own."""
+    layers = [row for row in layers if row["in_place"] is not None]  # else no order that was drawn had it there
     home = statistics.fmean(100 * row["in_place"] for row in layers)
-    others = [[value for place, value in enumerate(row["positions"], 1) if place != row["layer"]] for row in layers]
+    others = [
+        [share for place, share in enumerate(row["positions"], 1) if place != row["layer"] and share is not None]
+        for row in layers
+    ]
     away = statistics.fmean(100 * statistics.fmean(values) for values in others)
     return home, away, sum(abs(row["most_at"] - row["layer"]) <= 1 for row in layers)
 

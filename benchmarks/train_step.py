@@ -17,7 +17,9 @@ import torch
 
 from supple.assemble import fresh_model, skeleton
 from supple.cost import profile
-from supple.data import ImageSet, Preprocess, Splits
+from supple.data.choice import Splits
+from supple.data.images import ImageSet
+from supple.data.prepare import Preprocess
 from supple.losses import distill_objective
 from supple.machine import machine
 from supple.methods import build

@@ -15,7 +15,8 @@ from supple.backbones.tap import Tap
 from supple.cost import count_macs, count_params
 from supple.errors import RecipeError
 from supple.methods.branch_choice import BRANCHES, affordable, checked_branch, make_branch
-from supple.methods.branches import Cnn, EncoderLayer, Linear, SelfAttention, SlVit, automatic_patch
+from supple.methods.branches import Cnn, Linear, SlVit, automatic_patch
+from supple.methods.encoder import EncoderLayer, SelfAttention
 from supple.recipe import options
 
 # The taps of the paper. ResNet152 b1 and DenseNet201 b1 have the same size.

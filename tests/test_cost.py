@@ -7,7 +7,8 @@ from torch.nn import functional as F
 
 from supple.assemble import skeleton
 from supple.cost import count_macs, count_params, profile
-from supple.recipe import load_recipe
+from supple.methods import build
+from supple.recipe import load_recipe, make_recipe
 
 MSDNET = {  # exit: (macs, macs_through, params) for 10 and for 100 classes
     1: ((14_955_776, 14_955_776, 422_266), (14_967_296, 14_967_296, 433_876)),
@@ -55,3 +56,12 @@ def test_convolution_linear_and_attention_by_hand():
 def test_a_shared_parameter_counts_once():
     linear = nn.Linear(3, 3)
     assert count_params([*linear.parameters(), *linear.parameters()]) == 12
+
+
+def test_a_network_that_hands_its_parameters_to_its_layers_is_counted():
+    """The attention pool of SigLIP's ViT gives a layer a parameter, not something computed."""
+    backbone = {"name": "timm", "model": "vit_base_patch16_siglip_224"}
+    backbone["args"] = {"patch_size": 4, "embed_dim": 24, "depth": 1, "num_heads": 3}
+    recipe = make_recipe({"data": {"name": "generated"}, "backbone": backbone, "method": {"name": "whole"}})
+    (row,) = profile(build(recipe.backbone, recipe.method, 4, (3, 16, 16)))
+    assert row.macs > 0

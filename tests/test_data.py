@@ -19,11 +19,16 @@ from torch import Tensor
 from torch.testing import assert_close
 
 import supple.data.archive as archive_module
-from supple.data import DATASETS, ImageSet, Preprocess, Request, Splits, find, load
 from supple.data.augment import POLICIES, apply_policy, random_crop, random_flip
+from supple.data.choice import Splits
 from supple.data.decode import decode
 from supple.data.folder import folder
+from supple.data.images import ImageSet
+from supple.data.parts import Request
+from supple.data.places import find
+from supple.data.prepare import Preprocess
 from supple.data.reading import measure
+from supple.data.sets import DATASETS, load
 from supple.data.split import same_number_each, set_aside
 from supple.errors import DataError
 
@@ -563,11 +568,11 @@ def test_only_the_limited_images_are_decoded(tmp_path: Path, monkeypatch: pytest
 
 
 def test_above_the_memory_limit_files_are_read_on_demand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import supple.data.images as images
+    import supple.data.prepare as prepare
 
     root = class_folders(tmp_path, {"a": 10, "b": 10})
     opened = []
-    monkeypatch.setattr(images, "decode", lambda *given: opened.append(given[0]) or decode(*given))
+    monkeypatch.setattr(prepare, "decode", lambda *given: opened.append(given[0]) or decode(*given))
     bytes_needed = 20 * 3 * 8 * 8
     load("folder", root=str(root), memory_limit=bytes_needed, warn=silent).train.batch(torch.arange(3))
     assert opened == []

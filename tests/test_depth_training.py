@@ -124,13 +124,14 @@ class Numbers:
 
 def test_a_group_is_the_mean_and_deviation_over_its_draws():
     model = Shuffle(Toy((2, 0), (1, 3)))
+    model.task = "count"
     orders = iter([Point(layers=(2, 1)), FULL, Point(layers=(2, 1)), Point(layers=(1, 2))])
-    score = evaluate_group(model, Numbers(), Group("mine", lambda rng: next(orders)), draws=4, metric="mae")
+    score = evaluate_group(model, Numbers(), Group("mine", lambda rng: next(orders)), draws=4)
     # 2 x + 3 is 5, 7, 9; 2 (x + 3) is 8, 10, 12; the target is 0
     assert (score.name, score.draws, score.n) == ("mine", 4, 3)
     assert score.score == pytest.approx((7 + 10) / 2)
     assert score.deviation == pytest.approx(1.5)
-    both = {one.name: one.score for one in evaluate(model, Numbers(), [FULL, Point(layers=(2, 1))], metric="mae")}
+    both = {one.name: one.score for one in evaluate(model, Numbers(), [FULL, Point(layers=(2, 1))])}
     assert both == {"full": 7, "layers=2-1": 10}
 
 

@@ -138,17 +138,20 @@ def test_channels_last_is_how_the_model_gets_its_input() -> None:
 
 def regressor() -> Table:
     """Errors of 1, 0, 2, 0, 2 for the first exit and 1 everywhere for the full model."""
-    return Table({EXIT: [[1.0], [2.0], [1.0], [4.0], [7.0]], FULL: [[1.0], [3.0], [2.0], [5.0], [4.0]]})
+    model = Table({EXIT: [[1.0], [2.0], [1.0], [4.0], [7.0]], FULL: [[1.0], [3.0], [2.0], [5.0], [4.0]]})
+    model.task = "count"
+    return model
 
 
 @pytest.mark.parametrize("targets", [[0.0, 2, 3, 4, 5], [[0.0], [2], [3], [4], [5]]], ids=["flat", "column"])
 def test_mean_absolute_error_by_hand_and_less_is_better(targets: list[Any]) -> None:
-    first, full = evaluate(regressor(), Samples(targets), metric="mae", batch_size=2)
-    assert (first.score, first.loss) == pytest.approx((5 / 5, (1 + 0 + 4 + 0 + 4) / 5))
-    assert (full.score, full.loss) == pytest.approx((5 / 5, 5 / 5))
+    first, full = evaluate(regressor(), Samples(targets), batch_size=2)
+    assert (first.score, first.loss) == (full.score, full.loss) == pytest.approx((5 / 5, 5 / 5))
+    assert first.also == pytest.approx({"mse": (1 + 0 + 4 + 0 + 4) / 5})
+    assert full.also == pytest.approx({"mse": 5 / 5})
     assert first.higher_is_better is full.higher_is_better is False
     assert mean_score([first, full]) == pytest.approx(-1)  # signed: more is better
-    assert mean_loss([first, full]) == pytest.approx((9 / 5 + 1) / 2)
+    assert mean_loss([first, full]) == pytest.approx(1)
 
 
 def test_mean_score_and_loss_over_points_by_hand() -> None:
@@ -176,7 +179,7 @@ def test_a_group_has_the_mean_and_deviation_of_its_draws_from_one_pass() -> None
 
 
 def test_a_group_that_draws_one_point_has_its_score_and_no_deviation() -> None:
-    score = evaluate_group(regressor(), Samples([0.0, 2, 3, 4, 5]), drawn(*[FULL] * 3), draws=3, metric="mae")
+    score = evaluate_group(regressor(), Samples([0.0, 2, 3, 4, 5]), drawn(*[FULL] * 3), draws=3)
     assert (score.score, score.deviation, score.higher_is_better) == (1.0, 0.0, False)
 
 

@@ -15,7 +15,9 @@ from torch.testing import assert_close
 
 import supple
 from supple import checkpoint
-from supple.data import Splits, copycat, load
+from supple.data import copycat
+from supple.data.choice import Splits
+from supple.data.sets import load
 from supple.errors import CheckpointError, RecipeError, SaveError
 from supple.features import cached
 from supple.initial import start_from, weights_of

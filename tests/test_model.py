@@ -83,6 +83,8 @@ def test_select_follows_tuples_dicts_and_masks():
 class Layers(FlexibleModel):
     """Regression over an order of layers: layer k maps v to 2v + k. Input: a tuple (image, sound or None)."""
 
+    task = "count"
+
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(tensor(2.0))
@@ -121,7 +123,7 @@ class Pairs:
 
 
 def test_a_regression_with_a_tuple_input_is_evaluated_like_anything_else():
-    scores = evaluate(Layers(), Pairs(), metric="mae")  # layers=1: 1, 3; full: 2 (2v + 1) + 2 = 4, 8
+    scores = evaluate(Layers(), Pairs())  # layers=1: 1, 3; full: 2 (2v + 1) + 2 = 4, 8
     assert [(score.name, score.score, score.higher_is_better) for score in scores] == [
         ("layers=1", 4.5, False),
         ("full", 0.5, False),
@@ -134,7 +136,7 @@ def test_a_group_scores_as_mean_and_deviation_over_its_draws():
     drawn = [model.groups["any order"].sample(rng) for _ in range(8)]
     assert {point.layers for point in drawn} == {(1, 2), (2, 1)}
     # The order 2-1 gives 2 (2v + 2) + 1 = 5, 9: off by 1 and 0. The order 1-2 gives 4, 8: off by 0 and 1.
-    score = evaluate_group(model, Pairs(), model.groups["any order"], draws=8, seed=3, metric="mae")
+    score = evaluate_group(model, Pairs(), model.groups["any order"], draws=8, seed=3)
     assert (score.name, score.score, score.deviation, score.draws) == ("any order", 0.5, 0.0, 8)
 
 

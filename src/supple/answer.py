@@ -1,9 +1,8 @@
-"""Answers for image files: choose the point, decode, run, say which point ran and why."""
+"""Answers for image or sound files: choose the point, decode, run, say which point ran and why."""
 
-import io
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +10,16 @@ import torch
 from PIL import Image
 
 from supple.cost import profile
-from supple.data.decode import SUFFIXES
+from supple.data.samples import Prepare
 from supple.early import run_policy
 from supple.errors import DataError
 from supple.ladder import Ladder
 from supple.machine import machine
-from supple.model import FlexibleModel
+from supple.model import FlexibleModel, Output
 from supple.point import FULL, Point
 from supple.policies import Confident, choose_point
 from supple.runtime.measure import time_into
+from supple.tasks import TASKS
 
 
 @dataclass(frozen=True)
@@ -32,25 +32,29 @@ class Answer:
     elapsed_ms: float  # decoding included
     in_time: bool | None = None  # whether the deadline was met, where there was one
     within_budget: bool | None = None  # whether the point keeps the budget, where there was one
+    also: dict[str, Any] = field(default_factory=dict)  # what else the task tells: a count, boxes
 
     def to_json(self) -> dict[str, Any]:
         scores = [{"label": label, "score": score} for label, score in self.scores.items()]
-        return {**asdict(self), "scores": scores}
+        facts = {**asdict(self), "scores": scores, **self.also}
+        del facts["also"]
+        return facts
 
     def why(self) -> str:
         """The reason for people: with a word where the limit was too tight for any point."""
         return f"{self.reason}, missed" if False in (self.in_time, self.within_budget) else self.reason
 
 
-def gather(names: Iterable[str]) -> list[Path]:
-    """The files named, and the images directly inside the folders named, in order."""
+def gather(names: Iterable[str], preprocess: Prepare) -> list[Path]:
+    """The files named, and the images or sounds directly inside the folders named, in order."""
+    endings, kind = preprocess.endings, preprocess.kind
     paths: list[Path] = []
     for name in names:
         path = Path(name)
         if path.is_dir():
-            inside = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES)
+            inside = sorted(file for file in path.iterdir() if file.suffix.lower() in endings)
             if not inside:
-                raise DataError(f"the folder {path} holds no image.", f"Known endings: {', '.join(sorted(SUFFIXES))}.")
+                raise DataError(f"the folder {path} holds no {kind}.", f"Known endings: {', '.join(sorted(endings))}.")
             paths += inside
         else:
             paths.append(path)
@@ -66,13 +70,16 @@ def classify(
     deadline_ms: float | None = None,
     budget_macs: float | None = None,
     policy: Confident | None = None,
+    draw: Callable[[Path, Image.Image], None] | None = None,
 ) -> Iterator[Answer | DataError]:
     """One answer per file, in order; a file that cannot be read gives its error instead.
 
     With a policy each file stops at the first point that is sure, for the reason `confident`. What no point is sure of
     is answered by the policy's last one: the full model, for the reason `full`, or the deepest that its budget allows,
-    for the reason `budget`. Scores are at the point's temperature.
+    for the reason `budget`. Scores are at the point's temperature. `draw` is given each file with its answer drawn on
+    it, where the task can draw; the time is then already taken.
     """
+    task = TASKS[model.task]
     ladder, key = model.ladder if len(model.ladder) else Ladder(profile(model)), {}
     if deadline_ms is not None:
         key = {"machine": machine(), "batch": 1, "threads": torch.get_num_threads()}
@@ -81,28 +88,35 @@ def classify(
     for file in files:
         start = time.perf_counter()
         try:
-            x = model.preprocess.normalise(model.preprocess.open(file).unsqueeze(0))
-        except DataError as error:
-            yield error
+            x = model.preprocess.input(file)
+            # Decoding has used up part of the deadline: the point is chosen for what is left.
+            left = None if deadline_ms is None else deadline_ms - 1000 * (time.perf_counter() - start)
+            if policy is None:
+                point, reason = choose_point(ladder, asked=asked, deadline_ms=left, budget_macs=budget_macs, **key)
+                output = next(model.run(x, (point,)))
+            else:
+                output, reason = _stopped(model, x, policy)
+                point = output.point
+        except DataError as error:  # unreadable, or something that the point needs is not there
+            yield DataError(error.cause if str(file) in error.cause else f"{file}: {error.cause}", error.cure)
             continue
-        # Decoding has used up part of the deadline: the point is chosen for what is left.
-        left = None if deadline_ms is None else deadline_ms - 1000 * (time.perf_counter() - start)
-        if policy is None:
-            point, reason = choose_point(ladder, asked=asked, deadline_ms=left, budget_macs=budget_macs, **key)
-            chances = model(x, point).softmax(1)[0]
-        else:
-            stopped = run_policy(model, x, policy)
-            place = int(stopped.exits[0])
-            point = policy.points[place]
-            left_over = place == len(policy.thresholds) and place > 0
-            reason = "full" if point == FULL else "budget" if left_over else "confident"
-            chances = (stopped.logits[0] / policy.temperatures[place]).softmax(0)
-        best = chances.topk(min(5, len(model.classes)))
-        scores = {model.classes[i]: p for i, p in zip(best.indices.tolist(), best.values.tolist())}
+        told = task.tell(model, output)
         elapsed = 1000 * (time.perf_counter() - start)
         in_time = None if deadline_ms is None else elapsed <= deadline_ms
         within = None if budget_macs is None else _ceiling(ladder, point) <= budget_macs
-        yield Answer(str(file), next(iter(scores)), scores, str(point), reason, elapsed, in_time, within)
+        if draw is not None and task.draw is not None:
+            draw(file, task.draw(model, output, file))
+        yield Answer(str(file), told.label, told.scores, str(point), reason, elapsed, in_time, within, told.also)
+
+
+def _stopped(model: FlexibleModel, x: Any, policy: Confident) -> tuple[Output, str]:
+    """What the first point that is sure says, at its temperature, and the reason why it is that one."""
+    stopped = run_policy(model, x, policy)
+    place = int(stopped.exits[0])
+    point = policy.points[place]
+    left_over = place == len(policy.thresholds) and place > 0
+    reason = "full" if point == FULL else "budget" if left_over else "confident"
+    return Output(point, stopped.logits / policy.temperatures[place]), reason
 
 
 def _ceiling(ladder: Ladder, point: Point) -> float:
@@ -110,10 +124,9 @@ def _ceiling(ladder: Ladder, point: Point) -> float:
 
 
 def warm_up(model: FlexibleModel) -> None:
-    """Decodes and runs a small picture at every point: the first of everything pays for set-up."""
-    file = io.BytesIO()
-    Image.new("RGB", (8, 8)).save(file, "PNG")
-    model(model.preprocess.normalise(model.preprocess.open(file.getvalue()).unsqueeze(0)), model.points)
+    """Decodes and runs a small file of nothing at every point: the first of everything pays for set-up."""
+    for _ in model.run(model.preprocess.blank(), model.points):
+        pass
 
 
 def timed_here(model: FlexibleModel, key: dict[str, Any]) -> Ladder:

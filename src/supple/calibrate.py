@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from supple.cost import count_macs, on_meta, profile
-from supple.data import ImageSet
+from supple.data.images import ImageSet
 from supple.data.split import same_number_each, set_aside
 from supple.early import stopping_at, time_exits, time_policy
 from supple.errors import DataError, PointError, RecipeError
 from supple.judge import Fitted, Half, Outcome, judge
 from supple.machine import machine
-from supple.model import FlexibleModel
+from supple.model import FlexibleModel, example
 from supple.point import FULL, Point
 from supple.policies import Confident
 from supple.stopping import MARGIN, Aim, Costs, fit
@@ -158,7 +158,7 @@ def counted_costs(model: FlexibleModel) -> tuple[Costs, Costs]:
     The estimate is exact where each point adds the same to the cost of all later ones (an exit its head).
     """
     skeleton = on_meta(model)
-    x = torch.empty((1, *(model.input_shape or ())), device="meta")
+    x = example(model.input_shape or (), make=torch.empty, device="meta")
 
     @cache
     def through(points: tuple[Point, ...]) -> float:

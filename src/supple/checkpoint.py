@@ -12,7 +12,6 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from supple.data.prepare import Preprocess
 from supple.errors import CheckpointError, PointError
 from supple.files import sha256, staged, write
 from supple.ladder import Ladder
@@ -78,6 +77,7 @@ def save(folder: Path, model: FlexibleModel, recipe: Recipe, facts: dict[str, An
 
 def load(folder: str | Path) -> FlexibleModel:
     """Opens a run folder: the model in eval mode, with its ladder, policy, class names and preprocessing."""
+    from supple.data.sets import PREPARE, task_of
     from supple.methods import build
 
     folder = Path(folder)
@@ -89,18 +89,23 @@ def load(folder: str | Path) -> FlexibleModel:
     tensors = read_tensors(folder / WEIGHTS)
     try:
         recipe = make_recipe(manifest["recipe"], where=str(folder / MANIFEST))
-        shape, classes = tuple(manifest["input_shape"]), tuple(manifest["classes"])
+        shape, classes = _tuples(manifest["input_shape"]), tuple(manifest["classes"])
         model = build(recipe.backbone, recipe.method, len(classes), shape)
         model.admit(Point.parse(text) for text in manifest["settled"])
-        model.classes = classes
+        model.classes, model.task = classes, task_of(recipe.data.name)
         saved = manifest["preprocess"]
-        model.preprocess = None if saved is None else Preprocess.from_json(saved)
+        model.preprocess = None if saved is None else PREPARE[model.task].from_json(saved)
     except (LookupError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{folder / MANIFEST} is incomplete: {error}.", "Restore it, or train again.") from None
     fill(model, tensors, folder / WEIGHTS)
     model.ladder = load_ladder(folder)
     model.policy = load_policy(folder, model)  # type: ignore[assignment]
     return model.eval()
+
+
+def _tuples(shape: Any) -> Any:
+    """A shape as JSON has it: lists, perhaps of lists."""
+    return tuple(map(_tuples, shape)) if isinstance(shape, list) else shape
 
 
 def fill(model: FlexibleModel, tensors: dict[str, Tensor], path: Path) -> None:

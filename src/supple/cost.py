@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from supple.ladder import Row
-from supple.model import FlexibleModel
+from supple.model import FlexibleModel, example
 from supple.point import Point
 from supple.text import macs as written
 
@@ -41,7 +41,7 @@ def on_meta(model: M) -> M:
 def mean_macs(model: FlexibleModel, points: Sequence[Point]) -> int:
     """Of one sample, each point run alone."""
     assert model.input_shape is not None
-    bare, x = on_meta(model), torch.empty((1, *model.input_shape), device="meta")
+    bare, x = on_meta(model), example(model.input_shape, make=torch.empty, device="meta")
     each = {point: count_macs(lambda point=point: bare(x, point)) for point in set(points)}  # type: ignore[misc]
     return round(sum(each[point] for point in points) / len(points))
 
@@ -68,7 +68,7 @@ def profile(model: FlexibleModel, points: Iterable[Point] | None = None) -> list
     shape = model.input_shape
     assert shape is not None, "a model to profile knows the shape of its input"
     model = on_meta(model)
-    x = torch.empty((1, *shape), device="meta")
+    x = example(shape, make=torch.empty, device="meta")
     rows = []
     for point in model.order(points if points is not None else (*model.points, *model.settled)):
         passed = [p for p in model.points if model.rank(p) <= model.rank(point)]

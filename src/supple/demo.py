@@ -11,6 +11,7 @@ from PIL import Image
 from supple import checkpoint
 from supple.answer import Answer, classify
 from supple.assemble import load_data
+from supple.data.images import ImageSet
 from supple.machine import machine
 from supple.recipe import load_recipe
 from supple.report import write_report
@@ -35,6 +36,7 @@ def run_demo(out: Path, quiet: bool = False) -> dict[str, Any]:
     tell(f"\nOne checkpoint, {len(model.points)} operating points (batch 1, {machine()}):\n\n{model.ladder}\n")
 
     test = load_data(recipe).test
+    assert isinstance(test, ImageSet)
     files = []
     for i in range(3):
         file = folder / "images" / f"digit-{model.classes[int(test.labels[i])]}-{i}.png"

@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from supple.model import FlexibleModel
 from supple.point import Group, Point
+from supple.tasks import TASKS
 
 
 class Dataset(Protocol):
@@ -21,31 +21,6 @@ class Dataset(Protocol):
     def slow(self) -> bool: ...  # whether the next batch is worth reading ahead
     def __len__(self) -> int: ...
     def batch(self, indices: Tensor, rng: torch.Generator | None = None) -> tuple[Any, Any]: ...
-
-
-@dataclass(frozen=True)
-class Metric:
-    """`each(outputs, target)` scores every sample of a batch; `loss` is what validation watches."""
-
-    name: str
-    each: Callable[[Tensor, Tensor], Tensor]
-    loss: Callable[[Tensor, Tensor], Tensor]  # per sample
-    higher_is_better: bool = True
-
-
-METRICS = {
-    "accuracy": Metric(
-        "accuracy",
-        lambda logits, target: (logits.argmax(1) == target).float(),
-        lambda logits, target: F.cross_entropy(logits, target, reduction="none"),
-    ),
-    "mae": Metric(
-        "mae",
-        lambda values, target: (values.reshape(target.shape) - target).abs(),
-        lambda values, target: (values.reshape(target.shape) - target).square(),
-        higher_is_better=False,
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -61,10 +36,11 @@ class Score:
     deviation: float | None = None
     draws: int | None = None
     macs: float | None = None  # mean, where the cost depends on the sample
+    also: dict[str, float] | None = None  # further figures of the task
 
     def facts(self) -> dict[str, Any]:
         """The part that goes into a ladder row."""
-        names = ("metric", "score", "n", "higher_is_better", "deviation", "draws")
+        names = ("metric", "score", "n", "higher_is_better", "deviation", "draws", "also")
         facts = {name: getattr(self, name) for name in names}
         return facts if self.macs is None else facts | {"macs": round(self.macs)}
 
@@ -76,30 +52,29 @@ def evaluate(
     points: Iterable[Point] | None = None,
     *,
     batch_size: int = 256,
-    metric: str = "accuracy",
     channels_last: bool = False,
     watch: Callable[[int], None] | None = None,
 ) -> list[Score]:
     """One score per point (default: all that the model has), from one pass over `data` in eval mode.
 
-    `watch` is told the number of samples done after every batch.
+    Scored as the model's task says. Data of large samples say how many go together (`at_once`). `watch` is told the
+    number of samples done after every batch.
     """
-    measure = METRICS[metric]
+    task = TASKS[model.task]
+    batch_size = min(batch_size, getattr(data, "at_once", batch_size))  # large pictures come a few at a time
     points = model.order(points if points is not None else (*model.points, *model.settled))
     device = next(model.parameters()).device
-    sums = {point: torch.zeros(2, dtype=torch.float64) for point in points}
+    meters = {point: task.meter(model) for point in points}
     spent: dict[Point, float] = {}
     was_training = model.training
     model.eval()
     try:
-        for indices in torch.split(torch.arange(len(data)), batch_size):
+        for indices in torch.split(torch.arange(len(data)), min(batch_size, getattr(data, "at_once", batch_size))):
             x, y = to_device(data.batch(indices), device)
             if channels_last and isinstance(x, Tensor):
                 x = x.contiguous(memory_format=torch.channels_last)
             for output in model.run(x, points):
-                logits = output.logits.float()
-                both = torch.stack([measure.each(logits, y).sum(), measure.loss(logits, y).sum()])
-                sums[output.point] += both.double().cpu()
+                meters[output.point].add(output, y)
                 if output.cost is not None:
                     spent[output.point] = spent.get(output.point, 0.0) + float(output.cost.double().sum())
             if watch is not None:
@@ -107,10 +82,19 @@ def evaluate(
     finally:
         model.train(was_training)
     n = len(data)
+    found = {point: meter.result() for point, meter in meters.items()}
     return [
-        Score(str(point), metric, score, loss, n, measure.higher_is_better, macs=spent[point] / n if spent else None)
-        for point in points
-        for score, loss in [(sums[point] / n).tolist()]
+        Score(
+            str(point),
+            task.metric,
+            result.score,
+            result.loss,
+            n,
+            task.higher_is_better,
+            macs=spent[point] / n if spent else None,
+            also=result.also or None,
+        )
+        for point, result in found.items()
     ]
 
 

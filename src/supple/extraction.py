@@ -13,6 +13,7 @@ from torch import nn
 from supple import checkpoint, files
 from supple.cost import count_macs, count_params
 from supple.errors import CheckpointError
+from supple.model import example
 from supple.point import Point
 
 TOLERANCE = 1e-5
@@ -24,22 +25,27 @@ def extract_to(run: Path, point: Point, out: Path, deploy: bool = False) -> dict
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise CheckpointError(f"{out} already exists and is not an empty folder.", "Choose a new folder with --out.")
     model = checkpoint.load(run)
+    if model.task == "boxes":
+        raise CheckpointError(
+            f"{run} finds objects: how many depends on the picture, which torch.export cannot write down.",
+            "Use the run itself, supple.load(RUN); model.extract(point) gives an ordinary module in Python.",
+        )
     assert model.input_shape is not None
     point = model.check(point)
     network = model.extract(point, deploy=deploy).eval()
-    x = torch.randn(8, *model.input_shape, generator=torch.Generator().manual_seed(0))
+    x = example(model.input_shape, 8, torch.randn, generator=torch.Generator().manual_seed(0))
     expected = model(x, point)
     difference = (network(x) - expected).abs().max().item()
     limit = TOLERANCE * max(1.0, expected.abs().max().item())
     if difference > limit:
         cure = "Nothing was written. Leave --deploy out, and please report this."
         raise CheckpointError(f"the extracted network differs by {difference:.1e}, more than {limit:.1e}.", cure)
-    example = x[:1].to("meta")
+    one = example(model.input_shape, make=torch.empty, device="meta")
     facts = {
         "format": checkpoint.FORMAT,
         "point": str(point),
         "deploy": deploy,
-        "macs": count_macs(lambda: model.extract(point).to("meta")(example)),
+        "macs": count_macs(lambda: model.extract(point).to("meta")(one)),
         "params": count_params(model.extract(point).parameters()),
         "difference": difference,
         "classes": list(model.classes),
@@ -63,9 +69,11 @@ def extract_to(run: Path, point: Point, out: Path, deploy: bool = False) -> dict
     return facts
 
 
-def _exported(network: nn.Module, x: torch.Tensor) -> bytes:
+def _exported(network: nn.Module, x: Any) -> bytes:
     """What `torch.export.load` reads. Made in memory, since torch ends the whole process when a disk is full."""
-    program = torch.export.export(network, (x,), dynamic_shapes=({0: torch.export.Dim("batch", min=1)},))
+    batch = {0: torch.export.Dim("batch", min=1)}
+    sizes = batch if isinstance(x, torch.Tensor) else tuple(batch for _ in x)  # of several inputs, each
+    program = torch.export.export(network, (x,), dynamic_shapes=(sizes,))
     buffer = io.BytesIO()
     with warnings.catch_warnings():
         # Said of channels_last weights, which arrive well.

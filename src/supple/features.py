@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from supple.data import ImageSet, Splits
+from supple.data.choice import Splits
+from supple.data.images import ImageSet
 from supple.errors import RecipeError, SaveError
 from supple.evaluate import Dataset
 from supple.files import write
@@ -63,6 +64,8 @@ def cached(recipe: Recipe, model: FlexibleModel, splits: Splits, quiet: bool = F
             f"train.cache_features is set, but images are augmented (data.{', data.'.join(changing)}).",
             "Leave the augmentation out, or say train.cache_augmented=true: the images are then taken as they are.",
         )
+    if not (isinstance(splits.train, ImageSet) and isinstance(splits.val, ImageSet)):
+        raise RecipeError(f"train.cache_features is for classes, not for {recipe.data.name}.", "Leave it out.")
     place = Path(folder) / digest(recipe, model)
     with held(place):
         if not (place / DONE).is_file():

@@ -9,7 +9,7 @@ import torch
 from supple import checkpoint
 from supple.assemble import fresh_model
 from supple.cost import profile
-from supple.data import Splits
+from supple.data.choice import Splits
 from supple.evaluate import evaluate
 from supple.model import FlexibleModel
 from supple.point import Point

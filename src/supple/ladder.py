@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from supple import text
@@ -11,6 +12,8 @@ from supple.errors import CheckpointError, PointError
 from supple.machine import machine
 from supple.point import Point
 from supple.text import did_you_mean, millions, quantity, table
+
+SHARES = {"accuracy": "top-1 %", "box_map": "box mAP %"}  # scores that are shares of 1, and how tables call them
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,7 @@ class Row:
     n: int | None = None  # samples the score was measured on
     deviation: float | None = None  # of the score over the draws of a group
     draws: int | None = None
+    also: dict[str, float] | None = None  # further figures of the task, such as mse
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -168,11 +172,12 @@ class Ladder:
 
     @classmethod
     def from_json(cls, document: Any) -> "Ladder":
-        kinds = {field.name: field.type for field in dataclasses.fields(Row)}
+        kinds = {field.name: field.type for field in dataclasses.fields(Row)} | {"also": dict | NoneType}
         try:
             rows = [Row(**{k: v for k, v in row.items() if k in kinds}) for row in document["points"]]
             for name, value in (pair for row in rows for pair in vars(row).items()):
-                if not _fits(value, kinds[name]):
+                figures = value.values() if isinstance(value, dict) else ()
+                if not _fits(value, kinds[name]) or not all(isinstance(figure, (int, float)) for figure in figures):
                     raise TypeError(f"{name} is {value!r}")
             return cls(rows)
         except (TypeError, KeyError, AttributeError) as error:
@@ -184,7 +189,9 @@ class Ladder:
         metric = next((row.metric for row in self if row.metric), None)
         header = ["point", "MMACs", "params"]
         header += ["batch", "threads", "ms p50 / p95"] if timed else []
-        header += [{"accuracy": "top-1 %"}.get(metric, metric)] if metric else []
+        header += [SHARES.get(metric, metric)] if metric else []
+        further = list(dict.fromkeys(name for row in self for name in row.also or ()))
+        header += further
         lines = []
         for row in sorted(self, key=lambda row: (row.batch is None, row.batch or 0, row.threads or 0)):
             line = [row.point, millions(row.macs), quantity(row.params)]
@@ -192,6 +199,7 @@ class Ladder:
                 line += [_or_dash(row.batch), _or_dash(row.threads), _times(row)]
             if metric:
                 line += [_score(row)]
+            line += [_short((row.also or {}).get(name)) for name in further]
             lines.append([*line, self._remark(row, "p50_ms" if timed else "macs")])
         return table([*header, ""], lines, left=(0, len(header)))
 
@@ -237,9 +245,13 @@ def _times(row: Row) -> str:
     return "-" if row.p50_ms is None or row.p95_ms is None else f"{row.p50_ms:.3g} / {row.p95_ms:.3g}"
 
 
+def _short(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
 def _score(row: Row) -> str:
     if row.score is None:
         return "-"
-    scale = 100 if row.metric == "accuracy" else 1
+    scale = 100 if row.metric in SHARES else 1
     spread = f" ± {scale * row.deviation:.1f}" if row.deviation is not None else ""
     return f"{scale * row.score:.1f}{spread}"

@@ -3,8 +3,8 @@
 The four objectives of IPKD-TA (Ozerov & Duong), eqs. (4)-(7), are one formula with a teacher matrix.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Literal, get_args
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from supple.errors import RecipeError
 from supple.model import Output
 from supple.point import Point
+from supple.tasks.count import apart
 from supple.text import did_you_mean
 
 Kind = Literal["kl", "ce", "reverse_kl"]
@@ -113,7 +114,7 @@ def distill(
     return total
 
 
-Objective = Callable[[Sequence[Output], Tensor], Tensor]
+Objective = Callable[[Sequence[Output], Any], Tensor]
 
 
 def distill_objective(
@@ -134,8 +135,7 @@ def distill_objective(
         cure = "lam lies in 0..1, tau is above 0, smoothing in 0..1 (below 1)."
         raise RecipeError(f"loss.lam={lam}, loss.tau={tau}, loss.smoothing={smoothing} are out of range.", cure)
     n = len(points)
-    if weights and (len(weights) != n or min(weights) < 0 or max(weights) <= 0):
-        raise RecipeError(f"loss.weights is {weights} for {n} points.", "Give one weight per point, none below 0.")
+    check_weights(weights, n)
     matrix = teach_from(teachers, n) if isinstance(teachers, str) else teacher_matrix(teachers, n)
     places = {point: i for i, point in enumerate(points)}
 
@@ -153,9 +153,69 @@ def distill_objective(
     return objective
 
 
-OBJECTIVES: dict[str, Callable[..., Objective]] = {"distill": distill_objective}
+def count_objective(
+    points: Sequence[Point],
+    *,
+    weights: tuple[float, ...] = (),  # of each point's loss, cheapest first; none given: all 1
+) -> Objective:
+    """How many heads a point is off, in the mean (MAE), summed over the points (SL-ViT, sections 4.2 and 4.3)."""
+    check_weights(weights, len(points))
+    share = dict(zip(points, weights))
+
+    def objective(outputs: Sequence[Output], target: Any) -> Tensor:
+        each = [share.get(output.point, 1.0) * apart(output, target).mean() for output in outputs]
+        return torch.stack(each).sum()
+
+    return objective
 
 
-def point_losses(outputs: Sequence[Output], target: Tensor) -> dict[Point, Tensor]:
-    """The plain loss of each point against the labels: what is reported, and where a broken number is looked for."""
-    return {output.point: F.cross_entropy(output.logits.float(), target) for output in outputs}
+def density_objective(points: Sequence[Point]) -> Objective:
+    """Half the squared distance of a map from the true one, in the mean over the pictures (L2, as CSRNet writes it)."""
+
+    def objective(outputs: Sequence[Output], target: Any) -> Tensor:
+        for output in outputs:
+            if output.logits.shape != target.density.shape:
+                cause = f"loss.name is density, but the point {output.point} gives no map of the picture's size."
+                raise RecipeError(cause, "Set backbone.readout=density and method whole, or use loss.name=count.")
+        each = [(o.logits.float() - target.density).square().flatten(1).sum(1).mean() / 2 for o in outputs]
+        return torch.stack(each).sum()
+
+    return objective
+
+
+def own_objective(points: Sequence[Point]) -> Objective:
+    """The sum of all losses that the model computes itself (detectors), over all points."""
+
+    def objective(outputs: Sequence[Output], target: Any) -> Tensor:
+        losses = [loss for output in outputs for loss in (output.losses or {}).values()]
+        if not losses:
+            raise RecipeError("loss own needs a model with losses of its own.", "Use a detector, or loss.name=distill.")
+        return torch.stack(losses).sum()
+
+    return objective
+
+
+def check_weights(weights: Sequence[float], n: int) -> None:
+    if weights and (len(weights) != n or min(weights) < 0 or max(weights) <= 0):
+        raise RecipeError(f"loss.weights is {weights} for {n} points.", "Give one weight per point, none below 0.")
+
+
+OBJECTIVES: dict[str, Callable[..., Objective]] = {
+    "distill": distill_objective,
+    "count": count_objective,
+    "density": density_objective,
+    "own": own_objective,
+}
+TASK_OF = {"distill": "classes", "count": "count", "density": "count", "own": "boxes"}  # others: anything
+
+
+def make_objective(loss: Mapping[str, Any], points: Sequence[Point], task: str) -> Objective:
+    """The objective of a recipe's `loss` section, for models of a task."""
+    name = loss["name"]
+    if TASK_OF.get(name, task) != task:
+        fitting = [other for other, what in TASK_OF.items() if what == task]
+        raise RecipeError(
+            f"loss.name is {name}, which is for {TASK_OF[name]}, but the task of these data is {task}.",
+            f"Set loss.name={' or '.join(fitting) or 'one of your own'}.",
+        )
+    return OBJECTIVES[name](points, **{key: value for key, value in loss.items() if key != "name"})

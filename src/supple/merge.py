@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from supple.data import Splits
+from supple.data.choice import Splits
 from supple.ensemble import Accuracy, Watch, answers, hits, orders
 from supple.errors import MergeError
 from supple.evaluate import Dataset, to_device

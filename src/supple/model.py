@@ -4,7 +4,7 @@ The point is an argument of the call, never a setting left on the module: two re
 flight at once. A method (see `methods/`) writes `points`, `run` and `plain`; the rest is inherited.
 """
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, overload
 
@@ -15,6 +15,7 @@ from supple.errors import PointError
 from supple.ladder import Ladder
 from supple.point import FULL, Group, Point
 
+Shape = tuple[Any, ...]  # of one sample: the sides of a tensor, or the shapes of several
 State = Any  # what lives at a cut: a tensor, or a tuple or dict of tensors, all with the batch first
 Batches = Iterable[tuple[Any, Any]]  # (x, y)
 
@@ -62,9 +63,10 @@ class FlexibleModel(nn.Module):
     sampled: tuple[str, ...] = ()  # groups that `train.sample` may name: one of their points in each step
     settled: tuple[Point, ...] = ()  # further points that `settle` made room for
     settles_on: str = "training"  # the images that `settle` is to be given: training or held-out
-    input_shape: tuple[int, ...] | None = None  # of one sample; set when the model is built from a recipe
+    input_shape: Shape | None = None  # of one sample; set when the model is built from a recipe
+    task: str = "classes"  # a key of supple.tasks.TASKS
     classes: tuple[str, ...] = ()
-    preprocess: Any = None  # set by `supple.load`: what turns an image file into an input
+    preprocess: Any = None  # set by `supple.load`: what turns a file into an input
     ladder: Ladder  # empty, until `supple.load` or an evaluation fills it
 
     def __init__(self) -> None:
@@ -200,15 +202,29 @@ class _Full(nn.Module):
         return logits
 
 
+def said(point: Point, answer: Tensor | Mapping[str, Any]) -> Output:
+    """The output of a point, from what a network gave: logits, or a mapping of `Output`'s fields (detectors)."""
+    return Output(point, answer) if isinstance(answer, Tensor) else Output(point, **answer)
+
+
+def example(shape: Shape, batch: int = 1, make: Callable[..., Tensor] = torch.zeros, **where: Any) -> Any:
+    """A batch of inputs of this shape: `make` gives each tensor (torch.zeros, torch.randn, torch.empty)."""
+    if all(isinstance(side, int) for side in shape):
+        return make((batch, *shape), **where)
+    return tuple(example(part, batch, make, **where) for part in shape)
+
+
 def select(state: State, keep: Tensor) -> State:
-    """The samples `keep` (indices, or a mask over the batch) of a state."""
+    """The samples `keep` (indices, or a mask over the batch) of a state; None, a part that is not there, stays so."""
     if keep.dtype == torch.bool:
         keep = keep.nonzero().squeeze(1)
     if isinstance(state, dict):
         return {name: select(value, keep) for name, value in state.items()}
+    if isinstance(state, tuple) and hasattr(state, "_fields"):
+        return type(state)(*(select(value, keep) for value in state))
     if isinstance(state, (tuple, list)):
         return tuple(select(value, keep) for value in state)
-    return state.index_select(0, keep)
+    return None if state is None else state.index_select(0, keep)
 
 
 def is_empty(keep: Tensor) -> bool:

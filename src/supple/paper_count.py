@@ -23,8 +23,8 @@ from torch.overrides import TorchFunctionMode
 from supple.backbones.top import classifier_of, swap
 from supple.cost import count_macs, on_meta
 from supple.errors import RecipeError
-from supple.methods.branches import SelfAttention
-from supple.model import FlexibleModel
+from supple.methods.encoder import SelfAttention
+from supple.model import FlexibleModel, example
 from supple.point import Point
 from supple.recipe import Recipe
 
@@ -46,7 +46,7 @@ def published_costs(model: FlexibleModel, points: Iterable[Point], recipe: Recip
 def macs_and_norms(model: FlexibleModel, point: Point) -> int:
     """Multiply-adds of one sample and the values that its layer norms give (SiDT, table I)."""
     assert model.input_shape is not None, "a model to profile knows the shape of its input"
-    bare, x = on_meta(model.extract(point)), torch.empty((1, *model.input_shape), device="meta")
+    bare, x = on_meta(model.extract(point)), example(model.input_shape, make=torch.empty, device="meta")
     norms: list[int] = []
     for part in bare.modules():
         if isinstance(part, nn.LayerNorm):
@@ -62,10 +62,10 @@ def paper_costs(model: FlexibleModel, points: Iterable[Point]) -> list[PaperCost
     if top is None:
         raise RecipeError(
             f"--count paper cannot tell which layer is the top of {type(network or model).__name__}.",
-            "It is for the backbones of SL-ViT (resnet_v1, densenet, inception_v3) and SiDT. Leave --count out.",
+            "It is for those of SL-ViT (resnet_v1, densenet, inception_v3, audiocsrnet) and SiDT. Leave --count out.",
         )
     model = copy.deepcopy(model).to("meta").eval()
-    x = torch.empty((1, *shape), device="meta")
+    x = example(shape, make=torch.empty, device="meta")
     flops = [paper_flops(model, x, point) for point in points]
     bare = copy.deepcopy(model.backbone)
     assert isinstance(bare, nn.Module)

@@ -42,7 +42,7 @@ def choose(
     torch.set_num_threads(threads)
     steps = settings.epochs * max(1, len(data) // recipe.data.batch_size)
     x, y = data.batch(torch.arange(min(recipe.data.batch_size, len(data))))
-    timing = Timing(objective, to_device(x, device), to_device(y, device), points)
+    timing = Timing(objective, to_device(x, device), to_device(y, device), points, device)
 
     try:
         plain = timing.step_s(model)
@@ -96,11 +96,11 @@ def cpu_has_bf16() -> bool:
 class Timing:
     """Times training steps of copies of a model on one batch."""
 
-    def __init__(self, objective: Objective, x: Any, y: Any, points: Sequence[Point]) -> None:
-        self.objective, self.x, self.y, self.points = objective, x, y, points
+    def __init__(self, objective: Objective, x: Any, y: Any, points: Sequence[Point], device: torch.device) -> None:
+        self.objective, self.x, self.y, self.points, self.device = objective, x, y, points, device
 
     def stepper(self, model: FlexibleModel, channels_last: bool = False, compiled: bool = False) -> Callable[[], float]:
-        model = copy.deepcopy(model).to(self.y.device).train()
+        model = copy.deepcopy(model).to(self.device).train()
         x = self.x
         if channels_last:
             model, x = model.to(memory_format=torch.channels_last), x.contiguous(memory_format=torch.channels_last)

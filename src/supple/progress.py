@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from supple.evaluate import Score
+from supple.ladder import SHARES
 from supple.text import duration, say
 
 
@@ -64,7 +65,7 @@ class Progress:
         if self.quiet:
             return
         left = (self.epochs * self.steps - self.done) * self.images / max(1e-9, self.rate)
-        scale, unit = (100, " %") if scores[0].metric == "accuracy" else (1, "")
+        scale, unit = (100, " %") if scores[0].metric in SHARES else (1, "")
         values = "  ".join(f"{score.name} {scale * score.score:.1f}" for score in scores)
         line = f"epoch {epoch + 1}/{self.epochs}  loss {loss:.3f}  held-out {scores[0].metric}{unit}: {values}"
         line += f"  {self.rate:.0f} images/s  left {duration(left)}{'  (best so far)' if best else ''}"

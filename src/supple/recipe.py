@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
@@ -24,24 +24,39 @@ LARGEST = 1_000_000  # bytes of a recipe file
 NESTED = (("method", "branch"), ("backbone", "args"))  # settings that have settings of their own
 
 
+Side = Annotated[int, Field(ge=1, le=8192)]
+
+
 class Data(BaseModel):
     model_config = STRICT
-    name: str  # a key of supple.data.DATASETS
+    name: str  # a key of supple.data.sets.DATASETS
     root: str | None = None  # file or folder; looked for here, in $SUPPLE_DATA, ./data and ../shared/data
     batch_size: int = Field(64, ge=1)
-    size: int | None = Field(None, ge=1, le=8192)  # pixels of a side; None: the images' own
+    size: Side | tuple[Side, Side] | None = None  # pixels of a side, or height and width; None: the images' own
     channels: Literal[1, 3] | None = None  # None: the images' own
-    classes: int | None = Field(None, ge=2)  # how many; only needed to profile a folder that is not at hand
+    classes: int | None = Field(None, ge=1)  # how many; only needed to profile a folder that is not at hand
     limit: int | None = Field(None, ge=1)  # use only so many training images
     test_limit: int | None = Field(None, ge=1)  # use only so many test images
     holdout: int | float = Field(0.1, gt=0)  # kept out of training to choose the epoch: a share, or a number of images
-    test_share: float = Field(0.2, gt=0, lt=1)  # of a folder without a test part
+    test_share: float | None = Field(None, gt=0, lt=1)  # of a folder without a test part; None: 0.2
     crop: int = Field(0, ge=0, le=64)  # random crop after padding by so many pixels
     flip: bool = False  # random horizontal flip
     policy: str | None = None  # autoaugment, randaugment, trivialaugment: image by image, slower
     mean: tuple[float, ...] | None = None  # None: measured on the training images
     std: tuple[float, ...] | None = None
     max_pixels: int = Field(50_000_000, ge=1)  # larger pictures are refused before they are decoded
+    rate: int | None = Field(None, ge=1000, le=384_000)  # sounds: samples per second; None: the set's own, as below
+    seconds: float | None = Field(None, gt=0, le=600)  # sounds: cut to their middle, or followed by silence
+    features: Literal["stft", "mel", "three"] | None = None  # sounds: the spectra that the network sees
+    mels: int | None = Field(None, ge=1, le=512)  # sounds: bands of a mel spectrum
+    fold: int | None = Field(None, ge=1, le=5)  # esc: the fold to test on; None: the last
+    sigma: float | None = Field(None, gt=0, le=100)  # crowds: deviation of a head in the density map, pixels; None: 4
+    sizes: tuple[int, ...] | None = None  # coco: pixels of the shorter side, drawn in training; else the largest
+    longest: int | None = Field(None, ge=1, le=8192)  # coco: pixels of the longer side, at most; None: 1333
+    only: tuple[str, ...] | None = None  # coco: these pictures alone, by file name
+    same: bool = False  # coco: test on the pictures that are trained on: overfitting on purpose
+    repeat: int | None = Field(None, ge=1, le=10_000)  # coco: each training picture so many times in an epoch; None: 1
+    skip_broken: bool = False  # coco: leave out objects that cannot be right, such as boxes without area
     seed: int = Field(0, ge=0)  # of the splits
     fingerprint: str | None = None  # of the list of images; written down at the first start, checked ever after
 
@@ -124,7 +139,7 @@ def load_recipe(name: str | Path, changes: Iterable[str] = ()) -> Recipe:
 def make_recipe(document: Any, changes: Iterable[str] = (), where: str = "recipe") -> Recipe:
     """Checks a recipe given as plain data."""
     from supple.backbones import BACKBONES
-    from supple.data import DATASETS
+    from supple.data.sets import DATASETS
     from supple.losses import OBJECTIVES
     from supple.methods import METHODS
     from supple.sampling import SAMPLERS

@@ -15,11 +15,10 @@ from torch import Tensor
 from supple import checkpoint
 from supple.checkpoint import METRICS, RECIPE, STATE, read_json, read_tensors
 from supple.errors import CheckpointError, RecipeError, SaveError
-from supple.evaluate import METRICS as MEASURES
 from supple.files import sha256, write
-from supple.losses import point_losses
 from supple.model import FlexibleModel, Output
 from supple.recipe import Recipe, load_recipe
+from supple.tasks import Task
 
 BEST = f"{STATE}/best.safetensors"
 KEPT_STATES = 2
@@ -50,21 +49,21 @@ class Standing:
     best: list[float] | None = None  # the selected epoch's merit, more is better
     best_epoch: int = 0
     history: list[float] = field(default_factory=list)  # validation loss of every epoch of the phase
-    sums: dict[str, list[float]] = field(default_factory=dict)  # of the epoch under way: loss, score, samples
+    sums: dict[str, list[float]] = field(default_factory=dict)  # of the epoch under way: loss, score (if any), samples
     joint: list[float] = field(default_factory=lambda: [0.0, 0.0])  # joint loss and steps of the epoch under way
 
-    def tally(self, outputs: Sequence[Output], y: Tensor, loss: float, group: str | None = None) -> None:
+    def tally(self, outputs: Sequence[Output], y: Any, loss: float, task: Task, group: str | None = None) -> None:
         """Adds one step to the figures of the epoch under way; outputs of a group's points count as the group's."""
         self.step += 1
         self.joint = [self.joint[0] + loss, self.joint[1] + 1]
+        measures = [task.losses, *(each for name, each in task.each.items() if name == task.metric)]
         with torch.no_grad():
-            losses = torch.stack(list(point_losses(outputs, y).values())) * len(y)
-            rights = torch.stack([MEASURES["accuracy"].each(output.logits, y).sum() for output in outputs])
-            found = torch.stack([losses, rights], dim=1).tolist()  # one wait for the device, not one per point
-        for output, (lost, right) in zip(outputs, found):
-            name = group or str(output.point)
-            old = self.sums.get(name, [0.0, 0.0, 0.0])
-            self.sums[name] = [old[0] + lost, old[1] + right, old[2] + len(y)]
+            figures = [figure(output, y).mean() for output in outputs for figure in measures]
+            found = torch.stack(figures).view(len(outputs), -1).tolist()  # one wait for the device, not one per point
+        for output, values in zip(outputs, found):
+            name, samples = group or str(output.point), len(output.logits)
+            old = self.sums.get(name, [0.0] * (1 + len(values)))
+            self.sums[name] = [*(a + samples * b for a, b in zip(old, values)), old[-1] + samples]
 
     def next_epoch(self) -> None:
         self.epoch, self.step = self.epoch + 1, 0

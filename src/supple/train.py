@@ -27,7 +27,7 @@ from supple.features import cached
 from supple.finish import finish, settled_points
 from supple.initial import initialise
 from supple.interrupt import Interrupted, Patience
-from supple.losses import OBJECTIVES, Objective, point_losses
+from supple.losses import Objective, make_objective
 from supple.model import FlexibleModel
 from supple.point import FULL, Group, Point
 from supple.probe import choose, compile_regions, pick_precision
@@ -36,6 +36,7 @@ from supple.recipe import Recipe, Train
 from supple.sampling import SAMPLERS, from_group, generator, seed_of
 from supple.schedule import learning_rate, should_stop
 from supple.standing import BEST, Standing, add_metrics, begin, claim, newest_state, restore, save, weights
+from supple.tasks import TASKS
 from supple.text import say
 
 OPTIMIZERS: dict[str, Callable[[Any, Train], torch.optim.Optimizer]] = {
@@ -65,8 +66,7 @@ def train(recipe: Recipe | None, folder: str | Path, *, resume: bool = False, qu
         if newest_state(folder) is None or started.train.cache_features:
             initialise(model, started, quiet)
         copy.deepcopy(model).admit(settled_points(started))  # refuse now what could not be settled at the end
-        settings = {key: value for key, value in started.loss.items() if key != "name"}
-        objective = OBJECTIVES[started.loss["name"]](model.points, **settings)
+        objective = make_objective(started.loss, model.points, model.task)
         if not quiet:
             say(f"{started.data.name}: {splits}; {len(splits.train) // started.data.batch_size or 1} steps per epoch")
             for warning in costly_branches(profile(model)):
@@ -159,7 +159,7 @@ def fit_phase(
     quiet: bool,
 ) -> Standing:
     """The epochs of one phase."""
-    settings, group = recipe.train, model.groups.get(recipe.train.sample)
+    settings, group, task = recipe.train, model.groups.get(recipe.train.sample), TASKS[model.task]
     sample = SAMPLERS[settings.sample] if group is None else from_group(group)
     wrapped, optimizer = set_up(fabric, settings, model)
     standing = restore(fabric, folder, model, optimizer)
@@ -184,7 +184,7 @@ def fit_phase(
                 loss = objective(outputs, y) + model.penalty(outputs)
                 value = loss.item()
                 if not math.isfinite(value):
-                    bad = [str(point) for point, part in point_losses(outputs, y).items() if not part.isfinite()]
+                    bad = [str(output.point) for output in outputs if not task.losses(output, y).isfinite().all()]
                     raise broken(bad, f"at epoch {standing.epoch + 1}, step {standing.step + 1}", folder)
                 optimizer.zero_grad()
                 fabric.backward(loss)
@@ -192,7 +192,7 @@ def fit_phase(
                     fabric.clip_gradients(wrapped, optimizer, max_norm=settings.clip)
                 optimizer.step()
 
-                standing.tally(outputs, y, value, group.name if group else None)
+                standing.tally(outputs, y, value, task, group.name if group else None)
                 progress.step(standing.epoch, value)
                 ended = fabric.broadcast(patience.ended)  # looked at once: a signal from now on ends the next step
                 if ended or time.monotonic() - saved > settings.save_every_s:
@@ -290,7 +290,7 @@ def end_epoch(
         "loss": standing.joint[0] / standing.joint[1],
         "metric": scores[0].metric,
         "higher_is_better": scores[0].higher_is_better,
-        "train": {point: {"loss": s[0] / s[2], "score": s[1] / s[2]} for point, s in standing.sums.items()},
+        "train": {point: _mean(sums) for point, sums in standing.sums.items()},
         "val": {score.name: {"loss": score.loss, "score": score.score} for score in scores},
         "selected": best,
     }
@@ -302,3 +302,9 @@ def end_epoch(
         add_metrics(folder, line)
     progress.epoch(standing.epoch, line["loss"], scores, best)
     standing.next_epoch()
+
+
+def _mean(sums: list[float]) -> dict[str, float]:
+    """Loss and, where single samples have one, score of a training epoch."""
+    *totals, samples = sums
+    return {name: total / samples for name, total in zip(("loss", "score"), totals)}

@@ -16,6 +16,11 @@ Backbones with exits also offer, both of the same length:
 Transformers offer a trunk: `stem(images)`, `blocks` (an nn.Sequential of blocks that keep the shape of their state),
 `head(state)`, `width` and `class_token`; `forward` is head(blocks(stem)).
 
+A network of several inputs, or whose state is more than a tensor, offers its stages itself: `stages`, an nn.ModuleDict
+of modules state -> state by the names to cut at, the first of which takes the input, and `reads`, the `Tap` that a
+branch reads after each (the first part of the state; the first two where the tap has sound). See `audiocsrnet.py`.
+A detector answers with a mapping of `Output`'s fields instead of logits, see `cascade`.
+
 Others may offer `taps: dict[str, str]`, further names for places to cut at. A backbone that is built for one image size
 also takes `input_shape`. Sequential ones are one flat nn.Sequential of leaf layers: convolution, norm, activation,
 pool, flatten, linear.
@@ -27,6 +32,8 @@ from collections.abc import Callable
 
 from torch import nn
 
+from supple.backbones.audiocsrnet import AudioCsrNet
+from supple.backbones.cascade import CascadeRCNN
 from supple.backbones.densenet import DenseNet
 from supple.backbones.inception import InceptionV3
 from supple.backbones.mobilenet import MobileNetV1
@@ -42,8 +49,10 @@ BACKBONES: dict[str, Callable[..., nn.Module]] = {
     "resnet_v1": ResNetV1,
     "densenet": DenseNet,
     "inception_v3": InceptionV3,
+    "audiocsrnet": AudioCsrNet,
     "vit": Vit,
     "vit_cifar": VitCifar,
+    "cascade_rcnn": CascadeRCNN,
     "timm": timm_network,
     "torchvision": torchvision_network,
 }

@@ -16,6 +16,7 @@ from supple.backbones.layout import find_tap
 from supple.backbones.tap import Tap
 from supple.backbones.trace import NoPlace, Traced, check_names, short, weightless
 from supple.errors import RecipeError
+from supple.model import Shape, example
 
 
 @dataclass(frozen=True)
@@ -48,21 +49,27 @@ def _cut(network: nn.Module, at: Sequence[str], input_shape: tuple[int, ...]) ->
         kinds = Kinds(skeleton.eval(), traced.graph, input_shape)
         nodes = [traced.find(name) for name in at]
         places = [kinds.order[node] for node in nodes]
-        twice = [name for place, name in enumerate(at) if name in at[:place]]
-        if twice:
-            raise RecipeError(f"the cut {twice[0]} is named twice.", "Name each place once.")
-        if places != sorted(set(places)):
-            names = [name for _, name in sorted(zip(places, at))]
-            raise RecipeError(
-                f"the cuts {', '.join(at)} are not in execution order, or meet.", f"Write them as: {', '.join(names)}."
-            )
+        check_order(at, places)
         for name, node in zip(at, nodes):
             if any(user.op == "output" for user in node.users):
                 raise NoPlace(name, f"{name} is no place to cut: it is the end of the network.")
         stages[mode] = tuple(split(traced.graph, nodes, kinds, at))
     prefixes = tuple(prefix(traced.graph, node) for node in nodes)
     taps = tuple(find_tap(network, name, kinds.shapes[node], node) for name, node in zip(at, nodes))
-    return Cuts(taps, stages, prefixes, altered(skeleton, stages[False], input_shape))
+    bodies = [fx.GraphModule(skeleton, graph) for graph in stages[False]]
+    return Cuts(taps, stages, prefixes, altered(bodies, input_shape))
+
+
+def check_order(at: Sequence[str], places: Sequence[int]) -> None:
+    """Refuses cuts that are named twice, or whose places in the run do not rise."""
+    twice = [name for place, name in enumerate(at) if name in at[:place]]
+    if twice:
+        raise RecipeError(f"the cut {twice[0]} is named twice.", "Name each place once.")
+    if list(places) != sorted(set(places)):
+        names = [name for _, name in sorted(zip(places, at))]
+        raise RecipeError(
+            f"the cuts {', '.join(at)} are not in execution order, or meet.", f"Write them as: {', '.join(names)}."
+        )
 
 
 class Kinds(fx.Interpreter):
@@ -193,13 +200,13 @@ def prefix(graph: fx.Graph, end: fx.Node) -> fx.Graph:
 
 @torch.inference_mode(False)  # tensors made in inference mode do not count their versions
 @torch.no_grad()
-def altered(network: nn.Module, stages: Sequence[fx.Graph], input_shape: tuple[int, ...]) -> tuple[bool, ...]:
+def altered(stages: Sequence[nn.Module], input_shape: Shape) -> tuple[bool, ...]:
     """For each cut, whether the stage behind it writes into the tensor at the cut (an in-place activation)."""
-    state: Any = torch.empty((2, *input_shape), device="meta")
+    state: Any = example(input_shape, 2, torch.empty, device="meta")
     found = []
-    for k, graph in enumerate(stages):
+    for k, stage in enumerate(stages):
         before = state[0]._version if k else 0
-        after = fx.GraphModule(network, graph)(state)
+        after = stage(state)
         if k:
             found.append(bool(state[0]._version != before))
         state = after

@@ -12,6 +12,8 @@ from supple.backbones.dims import Shape, resize
 from supple.backbones.top import replace_top
 from supple.backbones.trace import short, weightless
 from supple.errors import RecipeError
+from supple.model import Shape as ModelShape
+from supple.model import example
 from supple.text import did_you_mean
 
 Scalar = bool | int | float | str | None
@@ -39,7 +41,7 @@ def timm_network(
     settings = _for_size(name, input_shape) | {"num_classes": num_classes, "in_chans": in_channels, **args}
     if drop_path:
         settings["drop_path_rate"] = drop_path
-    network = _made(lambda: timm.create_model(model, pretrained=False, **settings), f"timm's {model}", settings)
+    network = made(lambda: timm.create_model(model, pretrained=False, **settings), f"timm's {model}", settings)
     if top:
         facts = timm.get_pretrained_cfg(name)
         replace_top(network, str(_one(facts.classifier if facts else None)), num_classes, top, dropout)
@@ -53,7 +55,7 @@ def _for_size(name: str, input_shape: tuple[int, ...]) -> dict[str, Any]:
     import timm
 
     fixed = getattr(timm.get_pretrained_cfg(name), "fixed_input_size", False)
-    return {"img_size": input_shape[-1]} if fixed and input_shape else {}
+    return {"img_size": input_shape[-1]} if fixed and len(input_shape) > 1 else {}
 
 
 def torchvision_network(
@@ -76,7 +78,7 @@ def torchvision_network(
     settings: dict[str, Any] = {"num_classes": num_classes, **args}
     if model in ("inception_v3", "googlenet"):
         settings |= {"aux_logits": False, "transform_input": False, "init_weights": True}
-    network = _made(lambda: models.get_model(model, weights=None, **settings), f"torchvision's {model}", settings)
+    network = made(lambda: models.get_model(model, weights=None, **settings), f"torchvision's {model}", settings)
     if top:
         linear = [name for name, part in network.named_modules() if isinstance(part, nn.Linear)]
         replace_top(network, linear[-1] if linear else "", num_classes, top, dropout)
@@ -90,6 +92,8 @@ def pretrained(name: str, network: nn.Module, settings: dict[str, Any], input_sh
     """Fetches the weights that timm or torchvision publish for a network. Its classifier stays new where it differs."""
     if name == "vit":  # timm's network is inside
         name, network = "timm", network.get_submodule("network")
+    if name == "cascade_rcnn":  # a Swin of any size, without classifier
+        name, network, input_shape = "timm", network.get_submodule("swin"), input_shape[:1]
     if name not in ("timm", "torchvision", *PUBLISHED):
         raise RecipeError(
             f"there are no published weights for the backbone {name}.", "Give train.init a run or a .safetensors file."
@@ -123,7 +127,7 @@ def pretrained(name: str, network: nn.Module, settings: dict[str, Any], input_sh
     network.load_state_dict({**own, **fits})
 
 
-def _made(make: Any, what: str, settings: dict[str, Any]) -> nn.Module:
+def made(make: Any, what: str, settings: dict[str, Any]) -> nn.Module:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -148,11 +152,14 @@ def fitting(target: Any, **facts: Any) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if name in wanted}
 
 
-def output_size(network: nn.Module, input_shape: tuple[int, ...]) -> int:
-    """How many numbers a network gives for one sample."""
+def output_size(network: nn.Module, input_shape: ModelShape) -> int:
+    """How many numbers a network gives for one sample; one whose answer is no row of numbers says so (`outputs`)."""
+    said = getattr(network, "outputs", None)
+    if isinstance(said, int):
+        return said
     try:
         with torch.no_grad():
-            given = weightless(network).eval()(torch.empty((2, *input_shape), device="meta"))
+            given = weightless(network).eval()(example(input_shape, 2, torch.empty, device="meta"))
     except Exception as error:
         cause = f"{type(network).__name__} does not run on inputs of shape {input_shape}: {short(error)}"
         raise RecipeError(cause, "Give the shape of one sample that it takes.") from None

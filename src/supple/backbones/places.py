@@ -11,9 +11,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from supple.backbones.cut import Kinds, assign, carried
 from supple.backbones.layout import find_tap
+from supple.backbones.stages import own_stages
 from supple.backbones.tap import Tap
 from supple.backbones.trace import Traced, ancestors, weightless
 from supple.errors import RecipeError
+from supple.model import Shape, example
 
 
 @dataclass(frozen=True)
@@ -27,12 +29,14 @@ class Place:
 
 
 def places(
-    network: nn.Module, input_shape: tuple[int, ...], depth: int = 99, within: Container[str] | None = None
+    network: nn.Module, input_shape: Shape, depth: int = 99, within: Container[str] | None = None
 ) -> list[Place]:
     """The module calls of a network in execution order: those with at most `depth` parts to their name, and only those
     right inside the modules `within`.
     """
     skeleton = weightless(network).eval()
+    if own_stages(network) is not None:
+        return own_places(skeleton, input_shape)
     calls, total = walk(skeleton, input_shape)
     found: dict[str, Place] = {}
     parents: dict[str, list[str]] = {}
@@ -52,7 +56,24 @@ def places(
     return [found[name] for name in calls if name in found]
 
 
-def cuts(network: nn.Module, input_shape: tuple[int, ...], depth: int = 2) -> list[Place]:
+def own_places(network: nn.Module, input_shape: Shape) -> list[Place]:
+    """Those of a network, on the meta device, that offers its stages."""
+    stages = own_stages(network)
+    assert stages is not None
+    state: Any = example(input_shape, 2, torch.empty, device="meta")
+    done = []
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        for stage in stages.modules.values():
+            state = stage(state)
+            done.append(counter.get_total_flops())
+    shares = [macs / max(1, done[-1]) for macs in done]
+    return [
+        Place(name, share, stages.reads.get(name), None if name in stages.reads else "it is the end of the network.")
+        for name, share in zip(stages.modules, shares)
+    ]
+
+
+def cuts(network: nn.Module, input_shape: Shape, depth: int = 2) -> list[Place]:
     """Where a network can be cut, in execution order: names with at most `depth` parts."""
     return [place for place in places(network, input_shape, depth) if place.reason is None]
 

@@ -29,7 +29,7 @@ GROUPS = {
     },
     "Use it": {
         "calibrate": "thresholds to stop when sure, for a mean budget or an accuracy",
-        "predict": "classify images at a point, within a deadline or a budget, or when sure",
+        "predict": "answers for files at a point, within a deadline or a budget, or when sure",
     },
 }
 VERBS = {verb: text for group in GROUPS.values() for verb, text in group.items()}

@@ -28,6 +28,7 @@ def calibrate(
     from supple.calibrate import calibrate as find_policy
     from supple.cli.common import model_of, recipe_of
     from supple.confidence import MEASURES
+    from supple.data.images import ImageSet
     from supple.progress import counting
     from supple.report import write_report
     from supple.text import did_you_mean
@@ -43,6 +44,8 @@ def calibrate(
     model = model_of(must_be_run(run), changes)
     recipe = recipe_of(run, changes)
     held = load_data(recipe).val
+    if not isinstance(held, ImageSet):
+        raise RecipeError(f"{run} answers no question of classes: nothing says how sure it is.", "Use --deadline-ms.")
     if held.classes != model.classes:
         cure = f"The run knows {len(model.classes)}: {', '.join(model.classes[:5])}, ..."
         raise DataError(f"these data have other classes than the run: {', '.join(held.classes[:5])}, ...", cure)

@@ -10,7 +10,7 @@ import typer
 from supple.errors import CheckpointError, DataError, PointError, RecipeError
 
 if TYPE_CHECKING:
-    from supple.data import Splits
+    from supple.data.choice import Splits
     from supple.ensemble import Accuracy
     from supple.model import FlexibleModel
     from supple.point import Point

@@ -33,7 +33,7 @@ def evaluate(
     from supple.cli.common import model_of, splits_for
     from supple.evaluate import draw, evaluate_group
     from supple.evaluate import evaluate as score_points
-    from supple.ladder import Ladder
+    from supple.ladder import SHARES, Ladder
     from supple.progress import counting
     from supple.report import write_report
     from supple.text import macs
@@ -70,7 +70,9 @@ def evaluate(
         return
     print(f"{result}\n({len(test)} test images)")
     if mean:
-        print(f"stopped at a random exit: {100 * mean['score']:.2f} % at {macs(mean['macs'])} in the mean")
+        metric = scores[0].metric
+        figure = f"{100 * mean['score']:.2f} %" if metric in SHARES else f"{metric} {mean['score']:.2f}"
+        print(f"stopped at a random exit: {figure} at {macs(mean['macs'])} in the mean")
 
 
 def _ensemble(runs: list[Path], changes: list[str] | None, json: bool) -> None:
@@ -84,6 +86,8 @@ def _ensemble(runs: list[Path], changes: list[str] | None, json: bool) -> None:
     sources = open_sources(map(must_be_run, runs))
     must_see_alike(sources)
     models = [source.model for source in sources]
+    if models[0].task == "boxes":
+        raise RecipeError("objects have no mean over runs.", "Leave --ensemble out: it is for classes.")
     test = splits_for(runs[0], models[0], changes).test
     with counting(len(test), "evaluating", quiet=json) as watch:
         found = score_ensemble(models, test, watch=watch)

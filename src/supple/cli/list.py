@@ -7,6 +7,8 @@ from supple.cli.common import Json, print_json
 if TYPE_CHECKING:
     from torch import nn
 
+    from supple.model import Shape
+
 
 def list_(
     recipes: Annotated[
@@ -35,7 +37,7 @@ def list_(
     document: dict[str, object] = {"recipes": found}
     if not recipes:
         from supple.backbones import BACKBONES
-        from supple.data import DATASETS
+        from supple.data.sets import DATASETS
         from supple.losses import OBJECTIVES
         from supple.methods import METHODS
         from supple.methods.branch_choice import BRANCHES
@@ -82,10 +84,11 @@ def show_cuts(target: str, size: int | None, depth: int, json: bool) -> None:
             left=(0, 2),
         )
     )
-    print(f"(input {'x'.join(map(str, shape))}; --depth {depth + 1} shows more)")
+    parts = [shape] if isinstance(shape[0], int) else shape
+    print(f"(input {' and '.join('x'.join(map(str, part)) for part in parts)}; --depth {depth + 1} shows more)")
 
 
-def network_of(target: str, size: int | None) -> "tuple[nn.Module, tuple[int, ...]]":
+def network_of(target: str, size: int | None) -> "tuple[nn.Module, Shape]":
     """A network without weights, and the shape of its input: that of a recipe or a run, or one of timm."""
     import timm
     import torch

@@ -70,11 +70,18 @@ def prune(
     if left:
         print(f"left behind: {left}. What was cut is the network itself.")
     for share, kept, really in zip(shares, all_kept, cut_off):
-        if abs(1 - share - really) > 0.01:
-            print(f"{really:.1%} of the dimensions were cut, not {1 - share:.1%}: rounding, or what had to stay.")
-        if kept.clamped:
-            print(f"at {share:g} kept, {kept.clamped} groups would have lost all of their dimensions; one each stayed.")
+        print(_otherwise(share, kept.clamped, really), end="")
     print(f"\n{pruned.ladder}\n\nTrain it on: supple train {out / 'recipe.yaml'} --out RUN")
+
+
+def _otherwise(share: float, clamped: int, cut_off: float) -> str:
+    """What came out otherwise than asked for, when this share was to be kept; nothing, mostly."""
+    said = ""
+    if abs(1 - share - cut_off) > 0.01:
+        said += f"{cut_off:.1%} of the dimensions were cut, not {1 - share:.1%}: rounding, or what had to stay.\n"
+    if clamped:
+        said += f"at {share:g} kept, {clamped} groups would have lost all of their dimensions; one each stayed.\n"
+    return said
 
 
 def _first() -> Any:

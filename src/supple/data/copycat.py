@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from supple.data.folder import image_files
-from supple.data.images import ImageSet, Source
+from supple.data.images import ImageSet
 from supple.data.places import find
+from supple.data.source import Source
 from supple.errors import DataError
 from supple.model import FlexibleModel
 from supple.sampling import generator

@@ -3,36 +3,21 @@
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from supple.data.augment import POLICIES, apply_policy, random_crop, random_flip
-from supple.data.decode import decode
 from supple.data.prepare import Preprocess
+from supple.data.source import Source
 from supple.errors import DataError
 from supple.text import did_you_mean
 
 WORKERS = min(8, os.cpu_count() or 1)
 
 
-class Readable(Protocol):
-    """A file that is not on disk by itself, such as a member of a zip; `str()` names it in messages."""
-
-    def read(self) -> bytes: ...
-
-
 Made = TypeVar("Made")
-Source = bytes | str | Path | Readable
-
-
-def content(source: Source, max_pixels: int) -> tuple[bytes | str | Path, int, str | None]:
-    """The arguments of `decode` for a source of any kind."""
-    if isinstance(source, bytes | str | Path):
-        return source, max_pixels, None
-    return source.read(), max_pixels, str(source)
 
 
 def one_ahead(make: Callable[[int], Made], steps: Iterable[int], ahead: bool = True) -> Iterator[Made]:
@@ -57,6 +42,8 @@ class ImageSet:
     `batch(indices, rng)` gives float32 images and int64 labels. With `rng` they are augmented as this set was told to
     (crop, flip, policy, in this order); without it, never.
     """
+
+    task = "classes"
 
     def __init__(
         self,
@@ -150,10 +137,7 @@ class ImageSet:
             return self._images[indices]
         sources = [self._images[i] for i in indices.tolist()]
         if len(sources) == 1:
-            return self._open(sources[0])[None]
+            return self.preprocess.open(sources[0])[None]
         # The threads live for one batch: nothing to close, and safe in a forked process.
         with ThreadPoolExecutor(WORKERS) as pool:
-            return torch.stack(list(pool.map(self._open, sources)))
-
-    def _open(self, source: Source) -> Tensor:
-        return self.preprocess.image(decode(*content(source, self.preprocess.max_pixels)))
+            return torch.stack(list(pool.map(self.preprocess.open, sources)))

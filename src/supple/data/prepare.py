@@ -1,7 +1,8 @@
-"""From decoded pixels to what the network sees: size, channels, mean and deviation."""
+"""From a file to what the network sees: decoded, sized, with mean and deviation taken out."""
 
+import io
+import wave
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,10 @@ from PIL import Image
 from torch import Tensor
 
 from supple.data.decode import MAX_PIXELS, decode
+from supple.data.decode import SUFFIXES as IMAGES
+from supple.data.hearing import Hearing
+from supple.data.sound import SUFFIXES as SOUNDS
+from supple.data.source import Source, content
 from supple.errors import DataError
 
 MAX_SIZE = 8192
@@ -17,13 +22,14 @@ MAX_SIZE = 8192
 
 @dataclass(frozen=True)
 class Preprocess:
-    """How images are prepared; saved with a model, so that serving does exactly what training did."""
+    """How images, or sounds made images, are prepared; saved with a model, so that serving does what training did."""
 
     size: int  # pixels on each side
     channels: int  # 3: RGB; 1: grey
     mean: tuple[float, ...]  # per channel, of values in 0..1
     std: tuple[float, ...]
     max_pixels: int = MAX_PIXELS
+    hearing: Hearing | None = None  # None: the files are images
 
     def __post_init__(self) -> None:
         if not 1 <= self.size <= MAX_SIZE:
@@ -42,10 +48,53 @@ class Preprocess:
             raise DataError(f"std {self.std} must be above 0.", "Give data.std positive numbers.")
         if self.max_pixels < 1:
             raise DataError(f"max_pixels is {self.max_pixels}; it must be at least 1.", "Set data.max_pixels.")
+        if self.hearing is not None and self.hearing.channels not in (1, self.channels):
+            raise DataError(
+                f'features "{self.hearing.features}" give {self.hearing.channels} channels, not {self.channels}.',
+                f"Set data.channels={self.hearing.channels}, or leave it out.",
+            )
 
-    def open(self, source: bytes | str | Path) -> Tensor:
-        """Read one image file to uint8 (channels, size, size)."""
-        return self.image(decode(source, self.max_pixels))
+    @property
+    def kind(self) -> str:
+        return "image" if self.hearing is None else "sound"
+
+    @property
+    def endings(self) -> tuple[str, ...]:
+        """How the names of files end that can be opened; files named one by one are judged by content."""
+        return IMAGES if self.hearing is None else SOUNDS
+
+    def open(self, source: Source) -> Tensor:
+        """Read one image or sound file to uint8 (channels, size, size)."""
+        if self.hearing is not None:
+            return self.hear(torch.from_numpy(self.hearing.wave(source))[None])[0]
+        return self.image(decode(*content(source, self.max_pixels)))
+
+    def input(self, source: Source) -> Tensor:
+        """What the network sees of one file: a batch of one."""
+        return self.normalise(self.open(source).unsqueeze(0))
+
+    def blank(self) -> Tensor:
+        """What it sees of a small black picture, or of a moment of silence."""
+        file = io.BytesIO()
+        if self.hearing is None:
+            Image.new("RGB", (8, 8)).save(file, "PNG")
+        else:
+            with wave.open(file, "wb") as sound:
+                sound.setnchannels(1)
+                sound.setsampwidth(2)
+                sound.setframerate(8000)
+                sound.writeframes(bytes(1600))
+        return self.input(file.getvalue())
+
+    def facts(self) -> dict[str, Any]:
+        """What was measured on the data, as settings of a recipe."""
+        measured = {"size": self.size, "channels": self.channels, "mean": self.mean, "std": self.std}
+        return measured | (self.hearing.to_json() if self.hearing is not None else {})
+
+    def hear(self, waves: Tensor) -> Tensor:
+        """Bring decoded clips, float32 (clips, samples), to uint8 (clips, channels, size, size)."""
+        assert self.hearing is not None
+        return self.hearing.pictures(waves, self.size, self.channels)
 
     def image(self, array: np.ndarray[Any, Any]) -> Tensor:
         """Bring uint8 RGB (height, width, 3) to uint8 (channels, size, size).
@@ -74,7 +123,10 @@ class Preprocess:
         return x.mul_(scale.to(x.device)).sub_(shift.to(x.device))
 
     def to_json(self) -> dict[str, Any]:
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+        saved = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+        if self.hearing is None:
+            del saved["hearing"]
+        return saved
 
     @classmethod
     def from_json(cls, saved: dict[str, Any]) -> "Preprocess":
@@ -82,10 +134,13 @@ class Preprocess:
         try:
             whole = {key: _whole(saved, key) for key in ("size", "channels")}
             limit = _whole(saved, "max_pixels") if "max_pixels" in saved else MAX_PIXELS
-            unknown = set(saved) - {"size", "channels", "mean", "std", "max_pixels"}
+            unknown = set(saved) - {"size", "channels", "mean", "std", "max_pixels", "hearing"}
             if unknown:
                 raise ValueError(f"unknown key {sorted(unknown)[0]!r}")
-            return cls(**whole, mean=_numbers(saved, "mean"), std=_numbers(saved, "std"), max_pixels=limit)
+            hearing = Hearing.from_json(saved["hearing"]) if "hearing" in saved else None
+            return cls(
+                **whole, mean=numbers(saved, "mean"), std=numbers(saved, "std"), max_pixels=limit, hearing=hearing
+            )
         except (ValueError, TypeError, KeyError) as problem:
             raise DataError(
                 f"saved preprocessing is unusable: {problem}.",
@@ -119,7 +174,7 @@ def _whole(saved: dict[str, Any], key: str) -> int:
     return value
 
 
-def _numbers(saved: dict[str, Any], key: str) -> tuple[float, ...]:
+def numbers(saved: dict[str, Any], key: str) -> tuple[float, ...]:
     values = saved[key]
     if not isinstance(values, list | tuple) or not all(
         isinstance(value, int | float) and not isinstance(value, bool) for value in values

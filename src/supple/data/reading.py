@@ -9,13 +9,15 @@ import torch
 from torch import Tensor
 
 from supple.data.decode import decode, header
-from supple.data.images import WORKERS, Source, content
+from supple.data.images import WORKERS
 from supple.data.parts import Part
 from supple.data.prepare import Preprocess
+from supple.data.source import Source, content
 from supple.errors import DataError
 
 BLOCK = 256  # files per task
 SMALL = 10_000  # pixels; below, threads waiting for each other cost more than they gain (measured: 32 px 1.6 times)
+MEMORY_LIMIT = 2 * 1024**3  # bytes; larger sets are read from their files, batch by batch
 SAMPLE = 1000  # images to measure mean and deviation from, when they are not in memory
 SKIPPED_SHARE = 0.001  # of the files; unreadable ones up to this share, or one, are left out
 
@@ -84,14 +86,18 @@ def read(
     width, height = _first_size(parts, preprocess.max_pixels)
     with ThreadPoolExecutor(1 if width * height <= SMALL else WORKERS) as pool:
         reasons = list(chain.from_iterable(pool.map(take_block, range(0, len(sources), BLOCK))))
-    _judge([reason for reason in reasons if reason is not None], len(sources), warn)
+    judge([reason for reason in reasons if reason is not None], len(sources), warn)
+    return keep(parts, reasons, pixels if in_memory else None)
 
+
+def keep(parts: Sequence[Part], reasons: Sequence[str | None], pixels: Tensor | None) -> list[Part]:
+    """The parts without what has a reason to be left out; held as `pixels`, of all parts in order, where given."""
     kept, start = [], 0
     for part in parts:
         good = torch.tensor([i for i in range(len(part.labels)) if reasons[start + i] is None], dtype=torch.int64)
         images: Tensor | Sequence[Source]
-        if not in_memory:
-            images = [sources[start + i] for i in good.tolist()]
+        if pixels is None:
+            images = part.pick(good).images
         elif len(good) == len(part.labels):
             images = pixels[start : start + len(good)]  # a view: a copy would need the memory twice
         else:
@@ -105,17 +111,18 @@ def _name(source: Source | Tensor) -> str:
     return "an image" if isinstance(source, bytes | Tensor) else str(source)
 
 
-def _judge(reasons: list[str], files: int, warn: Callable[[str], None]) -> None:
+def judge(reasons: list[str], files: int, warn: Callable[[str], None], kind: str = "image") -> None:
+    """Warn of the few that are left out; refuse if they are many."""
     if not reasons:
         return
     allowed = max(1, int(SKIPPED_SHARE * files))
     if len(reasons) > allowed:
         raise DataError(
-            f"{len(reasons)} of {files:,} images cannot be read (up to {allowed} would be left out): "
+            f"{len(reasons)} of {files:,} {kind}s cannot be read (up to {allowed} would be left out): "
             + " ".join(reasons[:3]),
             "Replace or remove these files.",
         )
-    warn(f"{len(reasons)} of {files:,} images left out: {' '.join(reasons)}")
+    warn(f"{len(reasons)} of {files:,} {kind}s left out: {' '.join(reasons)}")
 
 
 def measure(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -29,6 +29,21 @@ def set_aside(labels: Tensor, count: int, seed: int) -> tuple[Tensor, Tensor]:
     return taken, rest
 
 
+def set_aside_whole(labels: Tensor, groups: Tensor | None, count: int, seed: int) -> tuple[Tensor, Tensor]:
+    """`set_aside` by groups, each of one label: what has the same number in `groups` stays on one side.
+
+    As many groups are taken as `count` is worth on average, at least one. Without groups every index is its own.
+    """
+    if groups is None:
+        return set_aside(labels, count, seed)
+    which, place = torch.unique(groups, return_inverse=True)
+    labels_of_groups = torch.empty_like(which)
+    labels_of_groups[place] = labels
+    taken, _ = set_aside(labels_of_groups, max(1, round(count * len(which) / len(labels))), seed)
+    inside = torch.isin(place, taken)
+    return inside.nonzero().flatten(), (~inside).nonzero().flatten()
+
+
 def same_number_each(labels: Tensor, count: int, seed: int) -> Tensor:
     """Take `count` indices, the same number of each class (one more of the first classes if it does not divide).
 

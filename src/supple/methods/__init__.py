@@ -5,6 +5,7 @@ from typing import Any
 
 from supple.backbones import BACKBONES
 from supple.backbones.networks import fitting
+from supple.errors import RecipeError
 from supple.methods.dense import Dense
 from supple.methods.exits import Exits
 from supple.methods.nested import Nested
@@ -13,7 +14,7 @@ from supple.methods.shuffle import Shuffle
 from supple.methods.skip import Skip
 from supple.methods.slim import Slim
 from supple.methods.whole import Whole
-from supple.model import FlexibleModel
+from supple.model import FlexibleModel, Shape
 
 METHODS: dict[str, type[FlexibleModel]] = {
     "exits": Exits,
@@ -28,11 +29,15 @@ METHODS: dict[str, type[FlexibleModel]] = {
 
 
 def build(
-    backbone: Mapping[str, Any], method: Mapping[str, Any], num_classes: int, input_shape: tuple[int, ...]
+    backbone: Mapping[str, Any], method: Mapping[str, Any], num_classes: int, input_shape: Shape
 ) -> FlexibleModel:
     """The model of a recipe's `backbone` and `method` sections (already checked; each has a `name`)."""
-    facts = {"num_classes": num_classes, "in_channels": input_shape[0], "input_shape": input_shape}
+    channels = input_shape[0] if isinstance(input_shape[0], int) else input_shape[0][0]
+    facts = {"num_classes": num_classes, "in_channels": channels, "input_shape": input_shape}
     make = BACKBONES[backbone["name"]]
+    if not isinstance(input_shape[0], int) and not getattr(make, "takes_sound", False):
+        cause = f"the backbone {backbone['name']} looks at pictures, but these data have pictures and sounds."
+        raise RecipeError(cause, "Use audiocsrnet, or take the sounds away.")
     network = make(**fitting(make, **facts), **_settings(backbone))
     flex = METHODS[method["name"]]
     model = flex(network, **fitting(flex, **facts), **_settings(method))  # type: ignore[call-arg]

@@ -1,18 +1,20 @@
 """Early-exit branches: small networks that turn the tensor at a cut into logits (SL-ViT paper, sections 3.1 and 4.3).
 
-A branch is made for one tap and reads the batch in the tap's own layout. Its settings are its keyword arguments; in a
-recipe they stand under `method.branch`. To add one, write its class here and name it in `branch_choice.py`.
+A branch is made for one tap and reads the batch in the tap's own layout; where the tap has sound, it is given a pair:
+the map, and what was heard (batch, sound). Its settings are its keyword arguments; in a recipe they stand under
+`method.branch`. To add one, write its class here and name it in `branch_choice.py`.
 """
 
 import math
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from supple.backbones.tap import Tap
+from supple.backbones.fusion import Fusion
+from supple.backbones.tap import Tap, as_map, parted
 from supple.errors import RecipeError
+from supple.methods.encoder import EncoderLayer
 
 Read = Literal["auto", "class", "mean"]
 
@@ -22,6 +24,8 @@ LEAST_OF, MOST_OF = {"patch": 0, "padding": 0, "dropout": 0}, {"layers": 64}
 
 class Cnn(nn.Module):
     """The paper's baseline (figure 5): convolutions with ReLU, a max pool, the MLP head.
+
+    Where there is sound, the first convolution listens as a fusion block does (section 4.3).
 
     `padding` is that of the first convolution; later ones keep the size of the map, so that the two-layer branch of
     table 11 is `layers=2`. Crowd counting takes `padding=1, pool=4`.
@@ -67,13 +71,17 @@ class Cnn(nn.Module):
         convs: list[nn.Module] = []
         for layer in range(layers):
             cin, around = (tap.channels, padding) if layer == 0 else (filters, reach // 2)
+            if layer == 0 and tap.sound:
+                continue
             convs += [nn.Conv2d(cin, filters, kernel, padding=around, dilation=dilation), nn.ReLU(inplace=True)]
         self.convs = nn.Sequential(*convs, nn.MaxPool2d(pool))
         self.head = mlp_head(filters * (height // pool) * (width // pool), hidden, num_classes, dropout)
         self.apply(initialise)
+        self.fusion = Fusion(tap.channels, filters, tap.sound, kernel, padding, dilation) if tap.sound else None
 
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.convs(as_map(x, self.tap)))
+    def forward(self, x: Any) -> Tensor:
+        seen, heard = parted(x, self.tap)
+        logits: Tensor = self.head(self.convs(seen if self.fusion is None else self.fusion(seen, heard)))
         return logits
 
 
@@ -82,6 +90,9 @@ class SlVit(nn.Module):
 
     No class token and no norm at the end: the whole output of the encoder goes to the head. Every head is as wide as
     the embedding. `last_residual=False` leaves out the last residual of the last layer (table 12).
+
+    Where there is sound, what was heard is one patch more, the same at every place of it, and goes through the same
+    embedding (section 3.2); every other patch can attend to it.
     """
 
     def __init__(
@@ -108,7 +119,12 @@ class SlVit(nn.Module):
                 f"method.branch.patch is {patch}, which does not divide the map {tap}.",
                 f"Use {', '.join(map(str, patches(tap)))}, or 0 to let it be chosen.",
             )
-        number = (tap.height // patch) * (tap.width // patch)
+        if tap.sound not in (0, tap.channels):
+            raise RecipeError(
+                f"method.branch.name is sl_vit, which embeds sound as it embeds patches, but it would read {tap}.",
+                "Use cnn, or as many channels for what is heard as for what is seen.",
+            )
+        number = (tap.height // patch) * (tap.width // patch) + (1 if tap.sound else 0)
         self.tap = tap
         self.embed = nn.Conv2d(tap.channels, d, patch, stride=patch)  # a dense layer on every patch, without copying
         self.position = nn.Parameter(torch.empty(number, d))
@@ -119,48 +135,21 @@ class SlVit(nn.Module):
         self.apply(initialise)
         nn.init.normal_(self.position, std=0.02)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.embed(as_map(x, self.tap)).flatten(2).transpose(1, 2) + self.position  # (batch, patches, d)
+    def forward(self, x: Any) -> Tensor:
+        seen, heard = parted(x, self.tap)
+        x = self.embed(seen).flatten(2)  # (batch, d, patches)
+        if heard is not None:
+            patch = heard[:, :, None, None].expand(-1, -1, *self.embed.kernel_size)
+            x = torch.cat([x, self.embed(patch).flatten(2)], 2)
+        x = x.transpose(1, 2) + self.position  # (batch, patches, d)
         for layer in self.layers:
             x = layer(x)
         logits: Tensor = self.head(x)
         return logits
 
 
-class EncoderLayer(nn.Module):
-    """Attention and MLP, each behind a norm and with a residual; the one around the MLP can be left out."""
-
-    def __init__(self, d: int, heads: int, mlp_ratio: int, residual: bool) -> None:
-        super().__init__()
-        self.attention = nn.Sequential(nn.LayerNorm(d), SelfAttention(d, heads))
-        self.mlp = nn.Sequential(nn.LayerNorm(d), nn.Linear(d, mlp_ratio * d), nn.GELU(), nn.Linear(mlp_ratio * d, d))
-        self.residual = residual
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attention(x)
-        y: Tensor = self.mlp(x)
-        return x + y if self.residual else y
-
-
-class SelfAttention(nn.Module):
-    """Multi-head attention whose heads are as wide as its input, eq. (2): the usual d / heads is another model."""
-
-    def __init__(self, d: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.qkv = nn.Linear(d, 3 * heads * d)
-        self.out = nn.Linear(heads * d, d)
-
-    def forward(self, x: Tensor) -> Tensor:
-        parts = self.qkv(x).unflatten(2, (3, self.heads, -1))  # (batch, tokens, 3, heads, d)
-        query, key, value = parts.permute(2, 0, 3, 1, 4).unbind()
-        mixed = F.scaled_dot_product_attention(query, key, value)  # scale 1 / sqrt(d)
-        result: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
-        return result
-
-
 class Linear(nn.Module):
-    """One vector per sample and a linear layer on it. Flat features are that vector already."""
+    """One vector per sample, with what was heard behind it, and a linear layer on it. Flat features are that vector."""
 
     def __init__(
         self,
@@ -177,12 +166,16 @@ class Linear(nn.Module):
             )
         self.tap = tap
         self.read_class = read != "mean" and has_class_token(tap)
-        self.norm = nn.LayerNorm(tap.channels) if norm else nn.Identity()
-        self.linear = nn.Linear(tap.channels, num_classes)
+        features = tap.channels + tap.sound
+        self.norm = nn.LayerNorm(features) if norm else nn.Identity()
+        self.linear = nn.Linear(features, num_classes)
         self.apply(initialise)
 
-    def forward(self, x: Tensor) -> Tensor:
-        if self.read_class:
+    def forward(self, x: Any) -> Tensor:
+        if self.tap.sound:
+            seen, heard = parted(x, self.tap)
+            x = torch.cat([seen.mean((2, 3)), heard], 1)
+        elif self.read_class:
             x = x[:, 0]
         elif self.tap.layout != "flat":
             x = as_map(x, self.tap).mean((2, 3))
@@ -210,13 +203,6 @@ def initialise(module: nn.Module) -> None:
         nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
         assert module.bias is not None
         nn.init.zeros_(module.bias)
-
-
-def as_map(x: Tensor, tap: Tap) -> Tensor:
-    """The batch at a cut as (batch, channels, height, width), class tokens left out; always a view."""
-    if tap.layout == "tokens":
-        x = torch.unflatten(x[:, tap.prefix :], 1, (tap.height, tap.width))
-    return x if tap.layout == "nchw" else x.permute(0, 3, 1, 2)
 
 
 def patches(tap: Tap) -> list[int]:

@@ -5,15 +5,14 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, Literal, cast, get_args
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
-from supple.backbones.cut import cut
 from supple.backbones.networks import output_size
 from supple.backbones.tap import Tap
 from supple.errors import PointError, RecipeError
 from supple.methods.branch_choice import make_branch
-from supple.methods.staged import Bodies, Features, OnTap
-from supple.model import FlexibleModel, Output, Stage, is_empty, select
+from supple.methods.staged import Bodies, Features, OnTap, bodies
+from supple.model import FlexibleModel, Output, Shape, Stage, is_empty, select
 from supple.point import FULL, Point
 from supple.text import did_you_mean
 
@@ -25,7 +24,8 @@ class Exits(FlexibleModel):
     """Points `exit=1` ... `full`. A run stopped at exit k executes the stages up to k and only the heads asked for.
 
     The backbone either has `blocks` (state -> state) and `heads` (state -> logits) of its own, or is any traceable
-    network that `at` cuts at layer names, with a branch at each cut (see `branches.py`); its own top is the last exit.
+    network that `at` cuts at the names of its layers, or of the stages it offers, with a branch at each cut (see
+    `branches.py`); its own top is the last exit.
 
     Three ways to train the branches (SL-ViT, section 2.1): all together; classifier-wise, the backbone frozen and in
     eval mode; layer-wise, each stage with its branch in a phase of its own, earlier ones frozen. In the last phase the
@@ -43,7 +43,7 @@ class Exits(FlexibleModel):
         branch: Wanted | tuple[Wanted, ...] = "linear",  # what is put there: one for all cuts, or one for each
         way: Way = "end_to_end",  # what learns
         num_classes: int = 0,
-        input_shape: tuple[int, ...] = (),
+        input_shape: Shape = (),
     ) -> None:
         super().__init__()
         if way not in get_args(Way):
@@ -53,14 +53,14 @@ class Exits(FlexibleModel):
         self._asleep: list[nn.Module] = []  # what stays in eval mode
         if at:
             at = tuple(getattr(backbone, "taps", {}).get(name, name) for name in at)
-            cuts = cut(backbone, at, input_shape)
+            self._bodies = bodies(backbone, at, input_shape)
             classes = output_size(backbone, input_shape)
             if num_classes not in (0, classes):
                 cause = f"the network gives {classes} numbers for an image, but num_classes is {num_classes}."
                 raise RecipeError(cause, f"Leave num_classes out, or build the network for {num_classes} classes.")
-            made = [_made(b, tap, classes, name) for b, tap, name in zip(one_each(branch, len(at)), cuts.taps, at)]
-            self._bodies = Bodies(backbone, cuts)
-            self.heads = nn.ModuleList([*(OnTap(part) for part in made), OnTap(nn.Identity())])
+            each = zip(one_each(branch, len(at)), self._bodies.taps, at)
+            made = [OnTap(_made(b, tap, classes, name), tap.sound > 0) for b, tap, name in each]
+            self.heads = nn.ModuleList([*made, OnTap(nn.Identity())])
         elif not _has_exits(backbone):
             raise RecipeError(
                 f"method exits does not know where to cut the backbone {type(backbone).__name__}.",
@@ -122,8 +122,7 @@ class Exits(FlexibleModel):
             return copy.deepcopy(nn.Sequential(*self._blocks[:place], self._heads[place - 1]))
         if place == len(self.points):
             return copy.deepcopy(self.backbone)
-        prefix = fx.GraphModule(self.backbone, self._bodies.cuts.prefixes[place - 1])
-        return copy.deepcopy(nn.Sequential(prefix, *cast(OnTap, self._heads[place - 1])))
+        return copy.deepcopy(nn.Sequential(self._bodies.prefix(place), *cast(OnTap, self._heads[place - 1])))
 
     def branch(self, point: Point) -> nn.Module | None:
         head = self._heads[self._place(point) - 1]
@@ -132,7 +131,7 @@ class Exits(FlexibleModel):
     @property
     def taps(self) -> tuple[Tap, ...]:
         """What the branches read, cut by cut; none where the backbone has exits of its own."""
-        return self._bodies.cuts.taps if self._bodies is not None else ()
+        return self._bodies.taps if self._bodies is not None else ()
 
     def phases(self) -> int:
         return len(self.points) if self.way == "layer_wise" else 1
@@ -173,7 +172,7 @@ class Exits(FlexibleModel):
         return self.heads if self.heads is not None else cast(nn.ModuleList, self.backbone.heads)
 
     def _is_altered(self, place: int) -> bool:
-        return self._bodies is not None and self._bodies.cuts.altered[place - 1]
+        return self._bodies is not None and self._bodies.altered[place - 1]
 
     def _place(self, point: Point) -> int:
         return point.exit or len(self.points)

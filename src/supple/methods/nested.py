@@ -28,7 +28,7 @@ from supple.backbones.dims import (
 )
 from supple.errors import RecipeError
 from supple.methods.ranking import equal_scores, keep
-from supple.model import FlexibleModel, Output, is_empty, select
+from supple.model import FlexibleModel, Output, is_empty, said, select
 from supple.point import FULL, Point
 
 
@@ -64,7 +64,7 @@ class Nested(FlexibleModel):
 
     def run(self, x: Any, points: Iterable[Point]) -> Generator[Output, Tensor | None, None]:
         for point in self.order(points):
-            keep = yield Output(point, self.network(point.width)(x))
+            keep = yield said(point, self.network(point.width)(x))
             if keep is not None:
                 if is_empty(keep):
                     return

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from supple.backbones.dims import Block, blocks_of, check_shape, like, resize, shape_of
 from supple.errors import RecipeError
 from supple.methods.ranking import Ranking, Scores, equal_scores, keep
-from supple.model import FlexibleModel, Output
+from supple.model import FlexibleModel, Output, said
 from supple.point import FULL, Point
 
 Pairs = tuple[tuple[int, int], ...]
@@ -77,7 +77,7 @@ class Prune(FlexibleModel):
 
     def run(self, x: Any, points: Iterable[Point]) -> Generator[Output, Tensor | None, None]:
         for point in self.order(points):
-            yield Output(point, self.backbone(x))
+            yield said(point, self.backbone(x))
 
     def penalty(self, outputs: Sequence[Output]) -> Tensor:
         """gamma times the sum of all absolute scores."""

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from supple.backbones.top import classifier_of
 from supple.errors import RecipeError
-from supple.model import FlexibleModel, Output
+from supple.model import FlexibleModel, Output, said
 from supple.point import FULL, Point
 
 NORMS = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm)
@@ -42,7 +42,7 @@ class Whole(FlexibleModel):
 
     def run(self, x: Any, points: Iterable[Point]) -> Generator[Output, Tensor | None, None]:
         for point in self.order(points):
-            yield Output(point, self.backbone(x))
+            yield said(point, self.backbone(x))
 
     def plain(self, point: Point) -> nn.Module:
         return copy.deepcopy(self.backbone)

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from supple.files import write
-from supple.ladder import Ladder, Row
+from supple.ladder import SHARES, Ladder, Row
 from supple.report.reading import Run, known, read_run
 from supple.report.style import STYLE
 from supple.text import duration, millions, quantity
@@ -67,7 +67,7 @@ def _summary(run: Run) -> str:
         return f"One checkpoint with {points} points, not scored yet." if points else "A run that is not scored yet."
     sign = 1 if rows[0].higher_is_better else -1
     best = max(rows, key=lambda row: (sign * _value(row), -_cost(row)))
-    share = best.metric == "accuracy"
+    share = best.metric in SHARES
     slack = 0.01 if share else 0.01 * abs(_value(best))
     # A hair of tolerance: 0.75 - 0.74 is more than 0.01 to a computer.
     near = min((row for row in rows if sign * (_value(best) - _value(row)) <= slack + 1e-9), key=_cost)
@@ -110,7 +110,8 @@ def _table(ladder: Ladder) -> str:
     same = {name: _values(rows, name)[0] for name in ("engine", "precision", "batch", "threads", "machine", "n")
             if len(_values(rows, name)) == 1}  # fmt: skip
     metrics = _values(rows, "metric")
-    label = "accuracy <small>%</small>" if metrics == ["accuracy"] else escape(", ".join(map(str, metrics)) or "score")
+    label = escape(", ".join(map(str, metrics)) or "score")
+    label += " <small>%</small>" if metrics and set(map(str, metrics)) <= set(SHARES) else ""
     if any(not row.higher_is_better for row in rows):
         label += " <small>lower is better</small>"
     columns = {"MACs <small>M</small>": [millions(row.macs) for row in rows]}
@@ -205,7 +206,8 @@ def _facts_section(run: Run) -> str:
         facts["classes"] = f"<details><summary>{len(classes):,}</summary>{names}</details>"
     shape = manifest.get("input_shape")
     if isinstance(shape, list) and shape:
-        facts["input"] = escape(" × ".join(map(str, shape)))
+        inputs = shape if isinstance(shape[0], list) else [shape]
+        facts["input"] = escape(", ".join(" × ".join(map(str, sides)) for sides in inputs))
     machines = sorted({str(row.machine) for row in run.ladder or () if row.machine})
     if machines:
         facts["machine"] = escape(", ".join(machines))
@@ -293,10 +295,10 @@ def _figure(row: Row) -> str:
     """The score as the table shows it; the unit is in the header."""
     if row.score is None:
         return "-"
-    accuracy = row.metric == "accuracy"
+    accuracy = row.metric in SHARES
     figures = [value for value in (row.score, row.deviation) if value is not None]
     return " ± ".join(f"{100 * value:.1f}" if accuracy else _digits(value) for value in figures)
 
 
 def _score(row: Row) -> str:
-    return f"{_figure(row)} %" if row.metric == "accuracy" else escape(f"{row.metric or 'score'} {_figure(row)}")
+    return f"{_figure(row)} %" if row.metric in SHARES else escape(f"{row.metric or 'score'} {_figure(row)}")

@@ -19,7 +19,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
 from supple.errors import CheckpointError, SaveError
 from supple.files import write
-from supple.ladder import Ladder, Row
+from supple.ladder import SHARES, Ladder, Row
 from supple.report.labels import FONT, LABELS, MUTED, Spot, name_ends, name_spots
 
 INK, GRID, PAPER = "#22272e", "#e3e6ea", "#ffffff"
@@ -301,12 +301,12 @@ def dress(axes: Axes, xlabel: str) -> None:
 
 
 def _score_label(metric: str, higher: bool) -> str:
-    name = "accuracy (%)" if metric == "accuracy" else metric
+    name = f"{metric} (%)" if metric in SHARES else metric
     return plain(name if higher else f"{name} (lower is better)")
 
 
 def _scale(metric: str | None) -> float:
-    return 100.0 if metric == "accuracy" else 1.0
+    return 100.0 if metric in SHARES else 1.0
 
 
 def plain(text: str) -> str:

@@ -10,7 +10,7 @@ from torch import nn
 
 from supple.ladder import Ladder
 from supple.machine import machine
-from supple.model import FlexibleModel
+from supple.model import FlexibleModel, example
 from supple.point import Point
 
 
@@ -61,7 +61,7 @@ def time_points(
     before = torch.get_num_threads()
     torch.set_num_threads(threads or before)
     try:
-        x = torch.randn(batch, *model.input_shape)
+        x = example(model.input_shape, batch, torch.randn)
         calls: dict[str, Callable[[], object]] = {
             str(point): lambda point=point: model(x, point)  # type: ignore[misc]
             for point in points

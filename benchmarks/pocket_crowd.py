@@ -1,0 +1,112 @@
+"""SL-ViT's table 8 in small: people counted by exits of a small CSRNet, CNN against SL-ViT branches, as Markdown.
+
+    python benchmarks/pocket_crowd.py                # three seeds, two runs at a time, about half an hour
+    python benchmarks/pocket_crowd.py --seeds 0
+
+Twice: seen alone, and with a sound for each picture. These pictures have none; the sounds are clips of ESC-10 drawn by
+lot, so that nothing can be heard of the crowd: the second half shows that the machinery runs, and what useless sound
+costs. Every run can be interrupted and goes on where it stopped; finished runs are only read.
+"""
+
+import argparse
+import json
+import random
+import statistics
+import zipfile
+from pathlib import Path
+
+from jobs import Job, do, train
+from spread import interval, spread
+from supple.assemble import data_of
+from supple.data.places import find
+
+HOME = Path("runs/pocket/crowd")
+PAIRED = HOME / "paired"  # the pictures, with a sound each
+HEARS = (
+    f"data.root={PAIRED}",
+    "backbone.hears=true",
+    "backbone.ears=[8, 16, 32, 64]",
+)
+EXITS = "method.at=[vision, audio, fusion1]"
+BEFORE = {"backbone": "density", "cnn": "backbone", "sl_vit": "backbone"}
+NAMES = {
+    "seen": {"exit=1": "V1", "exit=2": "behind the first dilated block", "full": "all"},
+    "heard": {"exit=1": "V1", "exit=2": "AV1", "exit=3": "AV2", "full": "all"},
+}
+
+
+def run(way: str, arm: str, seed: int) -> Path:
+    return HOME / f"{way}_{arm}-{seed}"
+
+
+def begin(way: str, arm: str, seed: int) -> None:
+    changes = list(HEARS) if way == "heard" else []
+    if arm in BEFORE:
+        changes.append(f"train.init={run(way, BEFORE[arm], seed)}")
+    if way == "heard" and arm in ("cnn", "sl_vit"):
+        changes.append(EXITS)
+    train(run(way, arm, seed), f"pocket/crowd_{arm}.yaml", seed, *changes)
+
+
+def pair() -> None:
+    """Unpacks the pictures and puts a clip of ESC-10 beside each, drawn by lot."""
+    if (PAIRED / "points.json").exists():
+        return
+    with zipfile.ZipFile(find("crowd-mini.zip")) as crowds, zipfile.ZipFile(find("esc10-16k.zip")) as clips:
+        crowds.extractall(PAIRED.with_suffix(".part"))
+        sounds = sorted(name for name in clips.namelist() if name.endswith(".wav"))
+        lot, folder = random.Random(0), PAIRED.with_suffix(".part") / "sounds"
+        folder.mkdir(exist_ok=True)
+        for name in sorted(json.loads(crowds.read("points.json"))["images"]):
+            (folder / f"{Path(name).stem}.wav").write_bytes(clips.read(lot.choice(sounds)))
+    PAIRED.with_suffix(".part").rename(PAIRED)
+
+
+def rows(way: str, arm: str, seed: int) -> dict[str, dict[str, float]]:
+    points = json.loads((run(way, arm, seed) / "ladder.json").read_text())["points"]
+    return {row["point"]: row for row in points}
+
+
+def table(way: str, seeds: list[int]) -> str:
+    lines = ["| branch | exit | GMACs | MAE |", "|---|---|---|---|"]
+    for arm, said in (("cnn", "CNN"), ("sl_vit", "SL-ViT")):
+        for point, name in NAMES[way].items():
+            found = [rows(way, arm, seed)[point] for seed in seeds]
+            lines.append(
+                f"| {said if point != 'full' else '-'} | {name} | {found[0]['macs'] / 1e9:.3f} "
+                f"| {spread([row['score'] for row in found])} |"
+            )
+    splits = data_of(run(way, "cnn", seeds[0]))
+    usual = statistics.fmean(scene_count(splits.train))
+    blind = statistics.fmean(abs(count - usual) for count in scene_count(splits.test))
+    lines += [f"| - | none: always the mean of the training pictures, {usual:.1f} | 0 | {blind:.2f} |", ""]
+    for point in list(NAMES[way])[:-1]:
+        apart = [rows(way, "sl_vit", seed)[point]["score"] - rows(way, "cnn", seed)[point]["score"] for seed in seeds]
+        lines.append(f"SL-ViT - CNN at {NAMES[way][point]}: {interval(apart)} (less is better).")
+    return "\n".join(lines)
+
+
+def scene_count(part) -> list[float]:
+    return [float(len(scene.points)) for scene in part.scenes]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--jobs", type=int, default=2)
+    given = parser.parse_args()
+    seeds = [int(seed) for seed in given.seeds.split(",")]
+    HOME.mkdir(parents=True, exist_ok=True)
+    pair()
+    jobs: list[Job] = []
+    for way in NAMES:
+        for arm in ("density", "backbone", "cnn", "sl_vit"):
+            need = {seed: [run(way, BEFORE[arm], seed)] if arm in BEFORE else [] for seed in seeds}
+            jobs += [(begin, (way, arm, seed), need[seed]) for seed in seeds]
+    do(jobs, given.jobs)
+    for way in NAMES:
+        print(f"### {way}\n\n{table(way, seeds)}\n")
+
+
+if __name__ == "__main__":
+    main()

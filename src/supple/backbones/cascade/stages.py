@@ -1,0 +1,168 @@
+"""Three box heads in a row, each stricter than the last, and a mask head beside each (Cascade R-CNN; Cai 2018)."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torchvision.models.detection._utils import BoxCoder, Matcher
+from torchvision.ops import batched_nms, generalized_box_iou_loss
+
+from supple.backbones.cascade.heads import POOLED, BoxHead, MaskHead
+from supple.backbones.cascade.matching import BELOW, Known, drawn, matched
+from supple.backbones.cascade.proposals import clipped
+from supple.backbones.cascade.pyramid import under
+from supple.scenes import look
+
+IOUS = (0.5, 0.6, 0.7)  # a box belongs to an object that it overlaps at least so much
+CODERS = ((10.0, 10.0, 5.0, 5.0), (20.0, 20.0, 10.0, 10.0), (30.0, 30.0, 15.0, 15.0))  # moves become finer
+WEIGHTS = (1.0, 0.5, 0.25)  # of the stages' losses
+BOX_WEIGHT = 10.0  # of the generalised IoU, against the classes
+SHARE = 0.25  # of the boxes that a stage learns from: those with an object, at most
+SAME = 0.5  # of two boxes of a class that overlap more, the worse one goes
+
+
+class Cascade(nn.Module):
+    """`learn` gives losses, `detect` what was found."""
+
+    def __init__(
+        self,
+        channels: int,
+        width: int,
+        convs: int,
+        classes: int,
+        strides: Sequence[int],
+        samples: int,
+        threshold: float,
+    ) -> None:
+        super().__init__()
+        self.boxes = nn.ModuleList(BoxHead(channels, width, classes, convs) for _ in IOUS)
+        self.masks = nn.ModuleList(MaskHead(channels, classes, convs) for _ in IOUS)
+        self.classes, self.strides, self.samples, self.threshold = classes, tuple(strides), samples, threshold
+        self.coders = [BoxCoder(weights) for weights in CODERS]
+        self.matchers = [Matcher(iou, iou) for iou in IOUS]
+
+    # --- learning -----------------------------------------------------------------------------------------------------
+
+    def learn(
+        self, maps: Sequence[Tensor], boxes: Sequence[Tensor], known: Sequence[Known], sizes: Tensor
+    ) -> dict[str, Tensor]:
+        losses: dict[str, Tensor] = {}
+        for stage, weight in enumerate(WEIGHTS):
+            drawn_here = [self._draw(*one, stage) for one in zip(boxes, known, sizes)]
+            boxes, matches, given = (list(part) for part in zip(*drawn_here))
+            labels = [
+                torch.where(match >= 0, one.labels[match], self.classes)
+                if len(one.labels)
+                else match + 1 + self.classes
+                for match, one in zip(matches, known)
+            ]  # without any object all matches are BELOW, which is -1
+            label, flat, some = torch.cat(labels), torch.cat(boxes), torch.cat(matches) >= 0
+            scores, moves = self.boxes[stage](under(maps, self.strides, boxes, POOLED))
+            losses[f"class_{stage + 1}"] = weight * F.cross_entropy(scores, label)
+            truth = torch.cat([one.boxes[match[match >= 0]] for match, one in zip(matches, known)])
+            moved = self.coders[stage].decode_single(moves[some, label[some]], flat[some])
+            apart = generalized_box_iou_loss(moved, truth, reduction="sum") / len(flat)
+            losses[f"box_{stage + 1}"] = weight * BOX_WEIGHT * apart
+            losses[f"mask_{stage + 1}"] = weight * self._mask_loss(maps, boxes, matches, known, stage)
+            if stage + 1 < len(WEIGHTS):
+                guess = torch.where(label < self.classes, label, scores[:, :-1].argmax(1))
+                refined = self._refined(boxes, moves.detach(), guess, sizes, stage)
+                boxes = [box[~own] for box, own in zip(refined, given)]  # the next stage gets the true ones again
+        return losses
+
+    @torch.no_grad()
+    def _draw(self, boxes: Tensor, known: Known, size: Tensor, stage: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The boxes of a picture that this stage learns from, their objects, and whether they are the objects' own."""
+        boxes = torch.cat([known.boxes, boxes.to(known.boxes)])
+        if not len(boxes):
+            boxes = torch.cat([size.new_zeros(2), size.flip(0)])[None].to(known.boxes)
+        matches = matched(boxes, known, self.matchers[stage])
+        chosen = torch.cat(drawn(matches, self.samples, SHARE))
+        if not len(chosen):
+            chosen, matches = chosen.new_zeros(1), torch.full_like(matches, BELOW)
+        return boxes[chosen], matches[chosen], chosen < len(known.boxes)
+
+    def _mask_loss(
+        self,
+        maps: Sequence[Tensor],
+        boxes: Sequence[Tensor],
+        matches: Sequence[Tensor],
+        known: Sequence[Known],
+        stage: int,
+    ) -> Tensor:
+        chosen = [box[match >= 0] for box, match in zip(boxes, matches)]
+        masks = self.masks[stage](under(maps, self.strides, chosen, 2 * POOLED))
+        objects = [match[match >= 0] for match in matches]
+        label = torch.cat([one.labels[match] for match, one in zip(objects, known)])
+        if not len(label):
+            nothing: Tensor = masks.sum() * 0  # a loss all the same, so that every part has a gradient
+            return nothing
+        wanted = [
+            mask_targets(one.shapes[match], one.boxes[match], box, masks.shape[-1])
+            for match, one, box in zip(objects, known, chosen)
+        ]
+        own = masks[torch.arange(len(label), device=label.device), label]
+        return F.binary_cross_entropy_with_logits(own, torch.cat(wanted))
+
+    @torch.no_grad()
+    def _refined(
+        self, boxes: Sequence[Tensor], moves: Tensor, guess: Tensor, sizes: Tensor, stage: int
+    ) -> list[Tensor]:
+        """Each box moved as the class says that it most likely holds."""
+        own = moves.gather(1, guess[:, None, None].expand(-1, 1, 4))[:, 0]
+        moved = self.coders[stage].decode_single(own, torch.cat(list(boxes)))
+        return [
+            clipped(part[None], size[None])[0] for part, size in zip(moved.split([len(box) for box in boxes]), sizes)
+        ]
+
+    # --- finding ------------------------------------------------------------------------------------------------------
+
+    def detect(self, maps: Sequence[Tensor], boxes: list[Tensor], sizes: Tensor, limit: int) -> tuple[Tensor, Tensor]:
+        """What was found in each picture, best first: (batch, limit, 6) and masks (batch, limit, 28, 28)."""
+        chances = 0
+        for stage, head in enumerate(self.boxes):
+            scores, moves = head(under(maps, self.strides, boxes, POOLED))
+            chances = chances + scores.softmax(1) / len(IOUS)
+            if stage + 1 < len(IOUS):
+                boxes = self._refined(boxes, moves, scores[:, :-1].argmax(1), sizes, stage)
+        counts = [len(box) for box in boxes]
+        moved = self.coders[-1].decode_single(moves.flatten(1), torch.cat(boxes)).unflatten(1, (-1, 4))
+        if maps[0].is_meta:  # as many as there can be
+            found = [moved.new_empty(limit, 6) for _ in counts]
+        else:
+            assert isinstance(chances, Tensor)
+            parts = zip(moved.split(counts), chances.split(counts), sizes)
+            found = [self._chosen(*part, limit) for part in parts]
+        masks = self._masks(maps, found)
+        pad = [limit - len(one) for one in found]
+        return (
+            torch.stack([F.pad(one, (0, 0, 0, more)) for one, more in zip(found, pad)]),
+            torch.stack([F.pad(one, (0, 0, 0, 0, 0, more)) for one, more in zip(masks, pad)]),
+        )
+
+    def _chosen(self, moved: Tensor, chances: Tensor, size: Tensor, limit: int) -> Tensor:
+        """x1 y1 x2 y2 score label of the objects in one picture."""
+        chances = chances[:, :-1]
+        box, label = (chances > self.threshold).nonzero(as_tuple=True)
+        boxes, score = clipped(moved[box, label][None], size[None])[0], chances[box, label]
+        keep = batched_nms(boxes, score, label, SAME)[:limit]
+        return torch.cat([boxes[keep], score[keep, None], label[keep, None].to(boxes)], 1)
+
+    def _masks(self, maps: Sequence[Tensor], found: Sequence[Tensor]) -> list[Tensor]:
+        seen = under(maps, self.strides, [one[:, :4] for one in found], 2 * POOLED)
+        label = torch.cat([one[:, 5] for one in found]).long()
+        place = label[:, None, None, None].expand(-1, 1, 4 * POOLED, 4 * POOLED)
+        masks = [head(seen).gather(1, place)[:, 0].sigmoid() for head in self.masks]
+        return list(torch.split(torch.stack(masks).mean(0), [len(one) for one in found]))
+
+
+def mask_targets(shapes: Tensor, own: Tensor, boxes: Tensor, side: int) -> Tensor:
+    """What a mask head is to say of boxes: the shapes of objects (n, GRID, GRID), which fill their own boxes (n, 4),
+    seen through other boxes (n, 4). 0 or 1: (n, side, side).
+    """
+    steps = (torch.arange(side, device=boxes.device) + 0.5) / side
+    near, far = own[:, None, :2], own[:, None, 2:]
+    points = boxes[:, None, :2] + steps[:, None] * (boxes[:, None, 2:] - boxes[:, None, :2])  # (n, side, 2)
+    shares = (points - near) / (far - near).clamp_min(1e-6)
+    return (look(shapes.float(), shares[..., 0], shares[..., 1]) >= 127.5).float()

@@ -1,0 +1,140 @@
+"""Crowds: pictures in `images/`, their heads in `points.json`, perhaps a sound for each. A folder, or a zip of one."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from supple.data.decode import SUFFIXES as IMAGES
+from supple.data.decode import header
+from supple.data.folder import split_by_seed
+from supple.data.parts import Collection, Part, Request
+from supple.data.places import find
+from supple.data.scene import Scene
+from supple.data.sound import SUFFIXES as SOUNDS
+from supple.data.source import Source, content, read_bytes
+from supple.data.tree import Files, files_below
+from supple.errors import DataError
+
+POINTS = "points.json"
+LARGEST = 100_000_000  # bytes of the list of points
+LAYOUT = f'Expected images/NAME.jpg and {POINTS}: {{"images": {{"NAME.jpg": {{"points": [[x, y], ...]}}}}}}.'
+CLASSES = ("people",)
+PARTS = ("train", "val", "test")
+
+
+def crowd(request: Request) -> Collection:
+    """The split that the list names, or one by seed if it names none.
+
+    A picture's sound lies beside it under the same name, or in `sounds/`. Either every picture has one, or none.
+    """
+    root = root_of(request, "crowd")
+    files, _ = files_below(root, (*IMAGES, *SOUNDS, ".json"))
+    lists = sorted((path for path in files if path[-1] == POINTS), key=len)
+    if not lists:
+        raise DataError(f"{root} has no {POINTS}.", LAYOUT)
+    base = lists[0][:-1]
+    where = f"{root}/{'/'.join(lists[0])}"
+    entries = read_list(files[lists[0]], where)
+    sounds = sounds_by_stem(files, (*base, "images")) | sounds_by_stem(files, (*base, "sounds"))
+    scenes, parts = [], []
+    for name, entry in entries.items():
+        path = (*base, "images", *name.split("/"))
+        if path not in files:
+            raise DataError(f"{where} names {name}, but there is no images/{name}.", "Add it, or remove its entry.")
+        scenes.append(replace(scene(files[path], name, entry, where), sound=sounds.get(Path(name).stem)))
+        part = entry.get("split")
+        if part is not None and part not in PARTS:
+            raise DataError(f"{where}: the split of {name} is {part!r}.", f"Use {', '.join(PARTS)}, or none at all.")
+        parts.append(part)
+    if None in parts and any(parts):
+        raise DataError(f"{where}: {list(entries)[parts.index(None)]} has no split, others have.", "Give all, or none.")
+    alike(scenes)
+    if None in parts:
+        return split_by_seed(people(scenes), CLASSES, request)
+    return collection({part: [s for s, p in zip(scenes, parts) if p == part] for part in PARTS}, where)
+
+
+def collection(parts: dict[str, list[Scene]], where: str) -> Collection:
+    """Scenes as they are split; without a test part, the validation part is it."""
+    train, val, test = (parts[part] for part in PARTS)
+    if not test:
+        val, test = [], val
+    for word, scenes in (("train", train), ("test", test)):
+        if not scenes:
+            raise DataError(f"{where} has no picture of the split {word}.", f"Name the split {word} of some pictures.")
+    return Collection(people(train), people(test), CLASSES, val=people(val) if val else None)
+
+
+def people(scenes: Sequence[Scene]) -> Part:
+    return Part(scenes, torch.zeros(len(scenes), dtype=torch.int64))
+
+
+def alike(scenes: Sequence[Scene]) -> None:
+    """Refuses pictures of which only some have a sound."""
+    silent = [each for each in scenes if each.sound is None]
+    if silent and len(silent) < len(scenes):
+        raise DataError(
+            f"{silent[0]} has no sound, but {len(scenes) - len(silent)} of {len(scenes)} pictures have one.",
+            f"Add {Path(str(silent[0])).stem}.wav, or remove all sounds.",
+        )
+
+
+def scene(picture: Source, name: str, entry: Any, where: str) -> Scene:
+    """One entry of the list, held against its picture: all heads lie inside it."""
+    width, height = header(*content(picture, 2**62))
+    given = entry.get("width", width), entry.get("height", height)
+    if given not in ((width, height), (height, width)):  # a camera may have turned it
+        cause = f"{where}: {name} is {given[0]} x {given[1]}, but the picture has {width} x {height} pixels."
+        raise DataError(cause, "Correct width and height, or give the picture that the points were set on.")
+    points = entry.get("points")
+    if not isinstance(points, list):
+        raise DataError(f"{where}: {name} has no list of points.", LAYOUT)
+    for point in points:
+        if not isinstance(point, list) or len(point) != 2 or not all(map(_is_number, point)):
+            raise DataError(f"{where}: {name} has the point {point!r}.", "A point is [x, y], in pixels.")
+        if not (0 <= point[0] <= given[0] and 0 <= point[1] <= given[1]):
+            raise DataError(
+                f"{where}: {name} has a point at {point}, outside its {given[0]} x {given[1]} pixels.",
+                "Correct or remove it.",
+            )
+    return Scene(picture, given[0], given[1], tuple((float(x), float(y)) for x, y in points))
+
+
+def read_list(source: Source, where: str) -> dict[str, Any]:
+    """The entries of the list, by picture."""
+    try:
+        data = read_bytes(source)
+        if len(data) > LARGEST:
+            raise ValueError(f"it is larger than {LARGEST:,} bytes")
+        entries = json.loads(data)["images"]
+        if not isinstance(entries, dict) or not all(isinstance(entry, dict) for entry in entries.values()):
+            raise ValueError("its images are no mapping of names to entries")
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as problem:
+        reason = f"it has no {problem}" if isinstance(problem, KeyError) else " ".join(str(problem).split())[:200]
+        raise DataError(f"{where} cannot be read: {reason}.", LAYOUT) from None
+    if not entries:
+        raise DataError(f"{where} names no picture.", LAYOUT)
+    return entries
+
+
+def sounds_by_stem(files: Files, folder: tuple[str, ...]) -> dict[str, Source]:
+    return {
+        Path(path[-1]).stem: source
+        for path, source in files.items()
+        if path[: len(folder)] == folder and path[-1].lower().endswith(SOUNDS)
+    }
+
+
+def root_of(request: Request, name: str) -> Path:
+    if request.root is None:
+        raise DataError(f'data set "{name}" needs to know where it is.', "Set data.root to its folder, or a zip of it.")
+    return find(request.root)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
