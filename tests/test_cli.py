@@ -399,7 +399,7 @@ def test_predict_takes_the_images_of_a_folder_in_order(command, exits_run, image
 def test_extract_writes_a_network_that_torch_alone_runs_with_equal_outputs(
     command, request, monkeypatch, tmp_path, method, point, words, faster
 ):
-    monkeypatch.setattr("supple.deploy.faster", lambda *networks: faster)
+    monkeypatch.setattr("supple.deploy.fastest", lambda networks, *_, **__: networks[-1 if faster else 0])
     run, out = request.getfixturevalue(f"{method}_run"), tmp_path / "small"
     facts = command("extract", run, "--point", point, "--out", out, *words, "--json").json
     model = load(run)

@@ -122,7 +122,7 @@ def test_layers_without_biases_are_cut_too(name, fused):
     network = network_of(name, fused, qkv_bias=False)
     kept = subsets(SHAPES[name], random.Random(3))
     assert_close(cut(network, kept)(images()), masked(network, kept)(images()), **EQUAL)
-    padded = pad_dims(cut(network, kept))
+    padded = pad_dims(cut(network, kept), 8, 8)
     assert padded is not None
     assert_close(padded(images()), cut(network, kept)(images()), **EQUAL)
 
@@ -159,23 +159,24 @@ def test_a_shape_keeps_the_first_dimensions(name):
 
 @PATHS
 @settings(max_examples=5, deadline=None)
-@given(seed=st.integers(0, 10**6), multiple=st.integers(2, 16))
-def test_padded_equals_unpadded(name, fused, seed, multiple):
+@given(seed=st.integers(0, 10**6), of_heads=st.integers(1, 16), of_hidden=st.integers(1, 16))
+def test_padded_equals_unpadded(name, fused, seed, of_heads, of_hidden):
     small = cut(network_of(name, fused), subsets(SHAPES[name], random.Random(seed)))
     padded = copy.deepcopy(small)
     for block in blocks_of(padded):
-        pad_block(block, multiple)
-    up = lambda size: (size + multiple - 1) // multiple * multiple
-    assert shape_of(padded) == tuple((up(dims), up(hidden)) for dims, hidden in shape_of(small))
+        pad_block(block, of_heads, of_hidden)
+    up = lambda size, multiple: (size + multiple - 1) // multiple * multiple
+    assert shape_of(padded) == tuple((up(dims, of_heads), up(hidden, of_hidden)) for dims, hidden in shape_of(small))
     assert_close(padded(images(2)), small(images(2)), **EQUAL)
 
 
 def test_only_odd_dimensions_are_padded():
-    assert pad_dims(network_of("vit")) is None
-    assert pad_dims(nn.Linear(3, 3)) is None
-    padded = pad_dims(cut(network_of("vit"), [(torch.arange(8), torch.arange(96)), (torch.arange(5), torch.arange(7))]))
+    assert pad_dims(network_of("vit"), 8, 16) is None
+    assert pad_dims(nn.Linear(3, 3), 8, 16) is None
+    small = cut(network_of("vit"), [(torch.arange(8), torch.arange(96)), (torch.arange(5), torch.arange(7))])
+    padded = pad_dims(small, 2, 16)
     assert padded is not None
-    assert shape_of(padded) == ((8, 96), (8, 8))
+    assert shape_of(padded) == ((8, 96), (6, 16))
 
 
 # --- what cannot be cut -----------------------------------------------------------------------------------------------

@@ -3,7 +3,8 @@
 import copy
 import itertools
 import time
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,9 @@ from supple.backbones.dims import pad_block, prunable
 
 LONG_ENOUGH_S = 20  # of one comparison
 PADDED_FOR = 8  # images at once: with one, odd dimensions cost too little to be worth more MACs
+PADDED_TO = ((2, 16), (8, 16))  # multiples for heads and MLPs that are tried: see docs/benchmarks.md
+
+M = TypeVar("M", bound=nn.Module)
 
 
 class Deployed(nn.Module):
@@ -38,22 +42,20 @@ def prepare(module: nn.Module, input_shape: tuple[int, ...] | None) -> nn.Module
     if input_shape is None or len(input_shape) != 3 or next(module.parameters()).is_meta:
         return best
     x = torch.zeros(1, *input_shape)
-    padded = pad_dims(copy.deepcopy(module))
-    if padded is not None:
-        candidate = Deployed(padded, torch.contiguous_format)
-        best = candidate if faster(candidate, best, x.expand(PADDED_FOR, -1, -1, -1)) else best
+    padded = [pad_dims(copy.deepcopy(module), *multiples) for multiples in PADDED_TO]
+    others = [Deployed(one, torch.contiguous_format) for one in padded if one is not None]
+    best = fastest([best, *others], x.expand(PADDED_FOR, -1, -1, -1), gain=0.02) if others else best
     candidate = Deployed(copy.deepcopy(best.module), torch.channels_last)
-    return candidate if faster(candidate, best, x) else best
+    return fastest([best, candidate], x)
 
 
-def pad_dims(module: nn.Module, multiple: int = 8) -> nn.Module | None:
-    """Pads the heads and MLPs of a pruned transformer with zeros to a multiple, in place; None if there is nothing to
+def pad_dims(module: nn.Module, of_heads: int, of_hidden: int) -> nn.Module | None:
+    """Pads the heads and MLPs of a pruned transformer with zeros to multiples, in place; None if there is nothing to
     pad. Odd dimensions take up to a third longer than the next even ones. The answers stay the same.
     """
-    blocks = prunable(module)
-    odd = [block for block in blocks if block.head_dims % multiple or block.hidden % multiple]
+    odd = [block for block in prunable(module) if block.head_dims % of_heads or block.hidden % of_hidden]
     for block in odd:
-        pad_block(block, multiple)
+        pad_block(block, of_heads, of_hidden)
     return module if odd else None
 
 
@@ -72,18 +74,20 @@ def fold_norms(module: nn.Module) -> nn.Module:
 
 
 @torch.inference_mode()
-def faster(one: nn.Module, other: nn.Module, x: Tensor, rounds: int = 7, calls: int = 3) -> bool:
-    """Whether `one` takes clearly less time than `other` (5 %), in interleaved rounds, fewer if they are slow."""
-    times: dict[nn.Module, list[float]] = {one: [], other: []}
+def fastest(modules: Sequence[M], x: Tensor, gain: float = 0.05, rounds: int = 7, calls: int = 3) -> M:
+    """The module that takes least time in interleaved rounds, fewer if they are slow; the first, unless another takes
+    so much less.
+    """
+    times: list[list[float]] = [[] for _ in modules]
     began = time.perf_counter()
     for done in range(rounds + 1):
         if done > 2 and time.perf_counter() - began > LONG_ENOUGH_S:
             break
-        for module, spent in times.items():
+        for module, spent in zip(modules, times):
             start = time.perf_counter()
             for _ in range(calls):
                 module(x)
             spent.append(time.perf_counter() - start)
-    # The first round warms up.
-    middle = (len(times[one]) - 1) // 2
-    return sorted(times[one][1:])[middle] < 0.95 * sorted(times[other][1:])[middle]
+    medians = [sorted(spent[1:])[(len(spent) - 1) // 2] for spent in times]  # the first round warms up
+    best = min(medians)
+    return modules[medians.index(best)] if best < (1 - gain) * medians[0] else modules[0]

@@ -156,10 +156,10 @@ def cut_block(block: Block, dims: Tensor, hidden: Tensor) -> None:
 
 
 @torch.no_grad()
-def pad_block(block: Block, multiple: int) -> None:
+def pad_block(block: Block, of_heads: int, of_hidden: int) -> None:
     """Adds dimensions of zeros to a block's heads and MLP up to a multiple, in place: its outputs do not change."""
     attention, mlp, heads, dims = block.attention, block.mlp, block.heads, block.head_dims
-    wide = -(-dims // multiple) * multiple
+    wide = -(-dims // of_heads) * of_heads
     if wide > dims:
         qkv, proj = attention.qkv, attention.proj
         weight = _wider(qkv.weight.view(3, heads, dims, -1), 2, wide)
@@ -173,7 +173,7 @@ def pad_block(block: Block, multiple: int) -> None:
         attention.scale = wide**-0.5
         if hasattr(attention, "head_dim"):
             attention.head_dim, attention.attn_dim = wide, heads * wide
-    full = -(-block.hidden // multiple) * multiple
+    full = -(-block.hidden // of_hidden) * of_hidden
     if full > block.hidden:
         fc1, fc2 = mlp.fc1, mlp.fc2
         mlp.fc1 = _filled(fc1, _wider(fc1.weight, 0, full), None if fc1.bias is None else _wider(fc1.bias, 0, full))
