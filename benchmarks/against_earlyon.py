@@ -27,7 +27,7 @@ from supple.machine import machine
 from supple.methods.exits import Exits
 from supple.point import FULL, Point
 from supple.policies import sure_above
-from supple.runtime.measure import interleave
+from supple.runtime.clock import interleave
 
 SHAPE = (3, 224, 224)
 TIE = 1.05  # what repeated runs differ by

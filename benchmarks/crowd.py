@@ -16,7 +16,7 @@ from supple.cost import profile
 from supple.machine import machine
 from supple.methods.exits import Exits
 from supple.model import example
-from supple.runtime.measure import interleave
+from supple.runtime.clock import interleave
 
 SHAPE = ((3, 288, 512), (1, 96, 64))
 NAMES = {"exit=1": "V1", "exit=2": "AV1", "exit=3": "AV2", "full": "all"}

@@ -21,7 +21,7 @@ from supple.methods.shuffle import Shuffle
 from supple.methods.skip import Skip
 from supple.model import FlexibleModel
 from supple.point import FULL, Point
-from supple.runtime.measure import interleave
+from supple.runtime.clock import interleave
 
 DEIT = {"name": "vit", "model": "deit_tiny_patch16_224"}
 CIFAR = {"name": "vit_cifar", "layers": 12}  # 384 wide, 65 tokens

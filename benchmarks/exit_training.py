@@ -21,7 +21,7 @@ from supple.losses import distill_objective
 from supple.machine import machine
 from supple.methods.exits import Exits
 from supple.point import Point
-from supple.runtime.measure import interleave
+from supple.runtime.clock import interleave
 from supple.text import size
 
 NETWORK, CUTS, CLASSES, BATCH, PIXELS = "resnet50", ("layer1", "layer2", "layer3.2", "layer3"), 100, 16, 224

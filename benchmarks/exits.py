@@ -20,7 +20,7 @@ from supple.judge import Half, judge
 from supple.machine import machine
 from supple.methods.exits import Exits
 from supple.point import FULL, Point
-from supple.runtime.measure import interleave
+from supple.runtime.clock import interleave
 from supple.stopping import Aim, fit
 
 Piece = Callable[[Tensor], Tensor]

@@ -18,7 +18,7 @@ from supple.cost import profile
 from supple.machine import machine
 from supple.methods import build
 from supple.point import Point
-from supple.runtime.measure import interleave
+from supple.runtime.clock import interleave
 
 
 def exits(rounds: int, batch: int = 64) -> None:

@@ -30,7 +30,7 @@ from supple.methods.ranking import keep, magnitudes
 from supple.methods.whole import Whole
 from supple.pruning import Plan, prune
 from supple.recipe import make_recipe
-from supple.runtime.measure import interleave
+from supple.runtime.clock import interleave
 
 SHAPE = (3, 224, 224)
 NETWORKS = ("swin_tiny_patch4_window7_224", "deit_tiny_patch16_224")

@@ -26,7 +26,7 @@ from supple.methods import build
 from supple.point import FULL
 from supple.probe import compile_regions
 from supple.recipe import load_recipe
-from supple.runtime.measure import interleave
+from supple.runtime.clock import interleave
 from supple.train import fit, make_fabric
 
 BATCH = 64

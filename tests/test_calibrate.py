@@ -11,10 +11,11 @@ from PIL import Image
 
 from supple import FULL, Point, checkpoint, load
 from supple.assemble import data_of, load_data
-from supple.calibrate import Goal, _remark, calibrate, counted_costs, observe
+from supple.calibrate import _remark, calibrate, counted_costs, observe
 from supple.cost import profile
 from supple.early import run_policy
 from supple.errors import CheckpointError, DataError, RecipeError
+from supple.goal import Goal
 from supple.judge import Fitted, Outcome
 from supple.policies import Confident, sure_above
 from supple.stopping import Aim

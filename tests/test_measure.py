@@ -9,10 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from supple.errors import PointError
+from supple.machine import machine
 from supple.model import FlexibleModel, Output
 from supple.point import FULL, Point
-from supple.runtime import measure
-from supple.runtime.measure import interleave, machine, time_points
+from supple.runtime import clock as clock_module
+from supple.runtime.clock import interleave
+from supple.runtime.measure import time_points
 
 
 @pytest.mark.parametrize(("rounds", "seconds", "calls"), [(5, 0.0, 5), (30, 0.0, 5), (30, -1.0, 5), (12, 1e9, 12)])
@@ -30,7 +32,7 @@ def test_every_call_is_made_once_per_round_in_turn(rounds: int, seconds: float, 
 def sleep(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Moves the clock that `interleave` reads; nothing else does."""
     clock = [0.0]
-    monkeypatch.setattr(measure, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    monkeypatch.setattr(clock_module, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
 
     def advance(seconds: float) -> None:
         clock[0] += seconds

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from supple.methods.exits import exits
     from supple.model import FlexibleModel, Output, Stage
     from supple.point import FULL, Group, Point
+    from supple.runtime.opening import predictor
 
 __version__ = "0.3.0"
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "cuts",
     "exits",
     "load",
+    "predictor",
 ]
 
 _HOME = {
@@ -37,6 +39,7 @@ _HOME = {
     "supple.methods.exits": ("exits",),
     "supple.model": ("FlexibleModel", "Output", "Stage"),
     "supple.point": ("FULL", "Group", "Point"),
+    "supple.runtime.opening": ("predictor",),
 }
 
 

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import torch
 from PIL import Image
 
 from supple.cost import profile
-from supple.data.samples import Prepare
 from supple.early import run_policy
 from supple.errors import DataError
 from supple.ladder import Ladder
@@ -18,47 +16,9 @@ from supple.machine import machine
 from supple.model import FlexibleModel, Output
 from supple.point import FULL, Point
 from supple.policies import Confident, choose_point
+from supple.request import Answer
 from supple.runtime.measure import time_into
 from supple.tasks import TASKS
-
-
-@dataclass(frozen=True)
-class Answer:
-    file: str
-    label: str
-    scores: dict[str, float]  # the five most likely classes
-    point: str
-    reason: str
-    elapsed_ms: float  # decoding included
-    in_time: bool | None = None  # whether the deadline was met, where there was one
-    within_budget: bool | None = None  # whether the point keeps the budget, where there was one
-    also: dict[str, Any] = field(default_factory=dict)  # what else the task tells: a count, boxes
-
-    def to_json(self) -> dict[str, Any]:
-        scores = [{"label": label, "score": score} for label, score in self.scores.items()]
-        facts = {**asdict(self), "scores": scores, **self.also}
-        del facts["also"]
-        return facts
-
-    def why(self) -> str:
-        """The reason for people: with a word where the limit was too tight for any point."""
-        return f"{self.reason}, missed" if False in (self.in_time, self.within_budget) else self.reason
-
-
-def gather(names: Iterable[str], preprocess: Prepare) -> list[Path]:
-    """The files named, and the images or sounds directly inside the folders named, in order."""
-    endings, kind = preprocess.endings, preprocess.kind
-    paths: list[Path] = []
-    for name in names:
-        path = Path(name)
-        if path.is_dir():
-            inside = sorted(file for file in path.iterdir() if file.suffix.lower() in endings)
-            if not inside:
-                raise DataError(f"the folder {path} holds no {kind}.", f"Known endings: {', '.join(sorted(endings))}.")
-            paths += inside
-        else:
-            paths.append(path)
-    return paths
 
 
 @torch.inference_mode()

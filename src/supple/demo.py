@@ -9,12 +9,13 @@ import torch
 from PIL import Image
 
 from supple import checkpoint
-from supple.answer import Answer, classify
+from supple.answer import classify
 from supple.assemble import load_data
 from supple.data.images import ImageSet
 from supple.machine import machine
 from supple.recipe import load_recipe
 from supple.report import write_report
+from supple.request import Answer
 from supple.runtime.measure import time_into
 from supple.text import duration, macs, table
 from supple.train import train

@@ -12,7 +12,7 @@ from torch import Tensor
 from supple.model import FlexibleModel, Output
 from supple.point import Point
 from supple.policies import Confident, worth_going_on
-from supple.runtime.measure import interleave
+from supple.runtime.clock import interleave
 
 
 @dataclass(frozen=True)

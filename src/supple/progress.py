@@ -5,11 +5,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from supple.evaluate import Score
 from supple.ladder import SHARES
 from supple.text import duration, say
+
+if TYPE_CHECKING:
+    from supple.evaluate import Score
 
 
 @contextmanager
@@ -61,7 +63,7 @@ class Progress:
             text = f"epoch {epoch + 1}/{self.epochs}  loss {loss:.3f}"
             self.bar.update(self.task, completed=self.done, description=text, rate=self.rate)
 
-    def epoch(self, epoch: int, loss: float, scores: Sequence[Score], best: bool) -> None:
+    def epoch(self, epoch: int, loss: float, scores: "Sequence[Score]", best: bool) -> None:
         if self.quiet:
             return
         left = (self.epochs * self.steps - self.done) * self.images / max(1e-9, self.rate)

@@ -21,7 +21,7 @@ from supple.methods.prune import Prune, folded
 from supple.methods.ranking import UNSEARCHED, Kept, Ranking, Scores, best_first, keep
 from supple.model import FlexibleModel
 from supple.recipe import Recipe
-from supple.runtime.measure import interleave
+from supple.runtime.clock import interleave
 from supple.sampling import SAMPLERS
 
 

@@ -11,6 +11,7 @@ from supple.cli.calibrate import calibrate
 from supple.cli.demo import demo
 from supple.cli.doctor import doctor
 from supple.cli.evaluate import evaluate
+from supple.cli.export import export
 from supple.cli.extract import extract
 from supple.cli.list import list_
 from supple.cli.merge import merge
@@ -39,7 +40,11 @@ EXAMPLES = {
         "supple predict runs/demo runs/demo/images/*.png --deadline-ms 5",
         "supple predict runs/demo runs/demo/images --budget-macs 1e6 --json",
     ),
-    "bench": ("supple bench runs/demo", "supple bench runs/demo --batch 1,16 --threads 1,2"),
+    "bench": (
+        "supple bench runs/demo --batch 1,16 --threads 1,2",
+        "supple bench runs/demo --engine torch,onnxruntime --against resnet18",
+    ),
+    "export": ("supple export runs/demo", "supple export runs/demo --to openvino --int8"),
     "extract": (
         "supple extract runs/demo --point exit=2 --out runs/demo-exit2",
         "supple extract runs/demo --point exit=1 --deploy --out runs/demo-fast",
@@ -69,6 +74,7 @@ for _verb in (
     demo,
     doctor,
     evaluate,
+    export,
     extract,
     list_,
     merge,

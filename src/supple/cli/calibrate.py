@@ -24,11 +24,12 @@ def calibrate(
     """
     from supple import checkpoint
     from supple.assemble import load_data
-    from supple.calibrate import MOST, Goal
+    from supple.calibrate import MOST
     from supple.calibrate import calibrate as find_policy
     from supple.cli.common import model_of, recipe_of
     from supple.confidence import MEASURES
     from supple.data.images import ImageSet
+    from supple.goal import Goal
     from supple.progress import counting
     from supple.report import write_report
     from supple.text import did_you_mean

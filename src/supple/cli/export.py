@@ -1,10 +1,13 @@
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from supple.cli.common import Changes, Json, Points, Run, check_out, must_be_run, print_json
 from supple.errors import RecipeError
+
+NEEDED = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "openvino": ("onnx", "onnxscript", "openvino")}
+INT8: dict[str, tuple[str, ...]] = {"onnx": (), "openvino": ("nncf",)}
 
 
 def export(
@@ -24,34 +27,37 @@ def export(
 
     from supple import checkpoint
     from supple.cli.common import model_of, points_of, splits_for
-    from supple.export.graphs import chain_of, graphs_of
-    from supple.export.writing import Held, Wanted
+    from supple.export.writing import Held, Wanted, all_graphs
     from supple.export.writing import export as write_graphs
+    from supple.model import example
     from supple.progress import counting
     from supple.runtime.bundle import KINDS, open_bundle
+    from supple.runtime.opening import EXPORTS
 
     if to not in KINDS:
         raise RecipeError(f'--to is "{to}".', f"Possible: {', '.join(KINDS)}.")
-    needed = {"onnx": ["onnx", "onnxscript", "onnxruntime"], "openvino": ["onnx", "onnxscript", "openvino"]}.get(to, [])
-    needed += ["nncf"] if int8 and to == "openvino" else []
-    for package in needed:
+    if int8 and to not in INT8:
+        raise RecipeError(f"--int8 is not for {to}.", f"Use --to {' or '.join(INT8)}.")
+    for package in NEEDED.get(to, ()) + (INT8[to] if int8 else ()):
         if find_spec(package) is None:
             raise RecipeError(f"--to {to} needs {package}, which is not installed.", "pip install 'supple[export]'")
     model = model_of(must_be_run(run), changes)
+    weights = checkpoint.read_manifest(run)["files"][checkpoint.WEIGHTS]
     wanted = Wanted(to, int8, tuple(points_of(model, point)) if point else (), most_lost)
-    folder = out or run / "export" / f"{to}-{wanted.precision}"
-    if out is None and (folder / "manifest.json").is_file() and not point:
-        bundle = open_bundle(folder)
-        if bundle.checkpoint == checkpoint.read_manifest(run)["files"][checkpoint.WEIGHTS]:
+    folder = out or run / EXPORTS / f"{to}-{wanted.precision}"
+    if out is None and (folder / checkpoint.MANIFEST).is_file() and not point:
+        if open_bundle(folder).checkpoint == weights:
             print_json({"folder": str(folder), "cached": True}) if json else print(f"{folder} is there already.")
             return
         raise RecipeError(f"{folder} was made from other weights.", "Remove it, or give --out.")
     check_out(folder)
+    assert model.input_shape is not None
+    count = sum(map(len, all_graphs(model, wanted.points, example(model.input_shape, 2))))
     splits = splits_for(run, model, changes)
-    x = splits.val.batch(_two())[0]
-    count = len(graphs_of(model, wanted.points or model.points, x)) + len(chain_of(model, x))
     with counting(count, "exporting", quiet=json) as watch:
-        manifest = write_graphs(run, folder, wanted, Held(splits.train, splits.val, splits.test), watch)
+        manifest = write_graphs(
+            model, weights, folder, wanted, Held(splits.train, splits.val, splits.test), watch=watch
+        )
     if json:
         print_json({"folder": str(folder), "cached": False, **manifest})
         return
@@ -61,9 +67,3 @@ def export(
     if "difference" in manifest:
         print(f"largest difference from PyTorch: {manifest['difference']:.1e}")
     print(f"{folder}: {len(manifest['points'])} points, {len(manifest['stages'])} stages")
-
-
-def _two() -> Any:
-    import torch
-
-    return torch.arange(2)

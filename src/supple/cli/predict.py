@@ -1,85 +1,146 @@
 import io
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from supple.cli.common import Json, Run, must_be_run, print_json
+from supple.cli.common import Json, must_be_run, print_json
 from supple.errors import CheckpointError, DataError, RecipeError
+from supple.ladder import Ladder
+from supple.request import Answer
 
 if TYPE_CHECKING:
     from PIL import Image
 
     from supple.model import FlexibleModel
 
+Results = Iterator[Answer | DataError]
+
 
 def predict(
-    run: Run,
-    files: Annotated[list[str], typer.Argument(help="Files, or folders of them.")],
+    run: Annotated[Path, typer.Argument(help="A run, or an exported folder.")],
+    files: Annotated[list[str], typer.Argument(help="Files, folders, patterns; - reads names from stdin.")],
     point: Annotated[str | None, typer.Option(help="Run this point.")] = None,
-    deadline_ms: Annotated[float | None, typer.Option(help="The best point within so many ms.", min=0)] = None,
-    budget_macs: Annotated[
-        str | None, typer.Option(help="The best point within so many MACs: 2e6, or 0.5x of full.")
-    ] = None,
-    confident: Annotated[
-        bool, typer.Option("--confident", help="Stop when sure, as supple calibrate has found.")
-    ] = False,
-    min_confidence: Annotated[
-        float | None, typer.Option(help="Stop at the first exit this sure; nothing to calibrate.", min=0, max=1)
-    ] = None,
+    deadline_ms: Annotated[float | None, typer.Option(help="The best answer within so many ms.", min=0)] = None,
+    budget_macs: Annotated[str | None, typer.Option(help="The best point within MACs: 2e6, or 0.5x of full.")] = None,
+    confident: Annotated[bool, typer.Option("--confident", help="Stop when sure, as supple calibrate found.")] = False,
+    min_confidence: Annotated[float | None, typer.Option(help="Stop at an exit this sure.", min=0, max=1)] = None,
+    engine: Annotated[str | None, typer.Option(help="auto, torch, onnxruntime or openvino.")] = None,
+    threads: Annotated[int, typer.Option(help="With --engine.", min=1, max=256)] = 2,
     draw: Annotated[Path | None, typer.Option(help="Draw counts or boxes into this folder.")] = None,
+    csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     json: Json = False,
 ) -> None:
-    """Without a limit, the full model answers. A deadline uses measured times (see supple bench). Files that cannot be
-    read are named; the others are still answered (exit status 2).
+    """Without a limit, the full model answers. Files that cannot be read are named; the others are still answered (exit
+    status 2). With --engine, or an exported folder, exits run stage by stage until a deadline.
     """
-    from supple import checkpoint
-    from supple.answer import Answer, classify, gather
-    from supple.point import Point
-    from supple.policies import sure_above
-    from supple.text import say, table
+    from supple.progress import counting
+    from supple.runtime.bundle import is_bundle
+    from supple.text import say
 
     choices = (point, deadline_ms, budget_macs, True if confident else None, min_confidence)
     if sum(choice is not None for choice in choices) > 1:
         named = "--point, --deadline-ms, --budget-macs, --confident or --min-confidence"
         raise RecipeError(f"more than one of {named} is given.", "Give one of them.")
-    model = checkpoint.load(must_be_run(run))
-    if model.task != "classes" and (confident or min_confidence is not None):
-        named = "--confident" if confident else "--min-confidence"
+    how = {"point": point, "deadline_ms": deadline_ms, "budget_macs": budget_macs}
+    how |= {"confident": confident, "min_confidence": min_confidence}
+    if engine is None and not is_bundle(run):
+        count, results = _with_run(must_be_run(run), files, draw, **how)
+    elif draw is not None:
+        raise RecipeError("--draw needs the run itself.", "Leave --engine out, and give the run.")
+    else:
+        count, results = _with_engine(run, files, engine or "auto", threads, **how)
+    answers, failures = [], []
+    with counting(count, "predicting", quiet=json) as watch:
+        for result in results:
+            if isinstance(result, Answer):
+                answers.append(result)
+            else:
+                failures.append(result)
+                say(f"error: {result.cause}\n{result.cure}")
+            watch(1)
+    if json:
+        errors = [{"cause": failure.cause, "cure": failure.cure} for failure in failures]
+        print_json({"predictions": [answer.to_json() for answer in answers], "errors": errors})
+    elif csv or answers:
+        _print(answers, csv)
+    if failures:
+        raise typer.Exit(2)
+
+
+def _print(answers: list[Answer], as_csv: bool) -> None:
+    from csv import writer
+
+    from supple.text import table
+
+    names = ("file", "label", "confidence %", "point", "reason", "ms")
+    sure = [f"{100 * a.scores[a.label]:.1f}" if a.scores else "-" for a in answers]
+    rows = [(a.file, a.label, s, a.point, a.why(), f"{a.elapsed_ms:.1f}") for a, s in zip(answers, sure)]
+    if as_csv:
+        writer(sys.stdout).writerows([names, *rows])
+    else:
+        print(table(names, rows, left=(0, 1, 3, 4)))
+
+
+def _with_engine(folder: Path, files: list[str], engine: str, threads: int, **how: Any) -> tuple[int, Results]:
+    """Answers of an engine; of an exported folder, without torch."""
+    from supple.request import gather
+    from supple.runtime.answers import Prediction
+    from supple.runtime.opening import predictor
+
+    made = predictor(folder, engine, threads)
+    paths = gather(files, made.preprocess.endings, made.preprocess.kind)
+    budget = how["budget_macs"] = None if how["budget_macs"] is None else _macs(how["budget_macs"], made.ladder)
+    ceilings = {row.point: row.ceiling or 0 for row in made.ladder}
+
+    def answers() -> Results:
+        for path in paths:
+            try:
+                found = made.predict(path, **how)
+            except DataError as error:
+                yield DataError(error.cause if str(path) in error.cause else f"{path}: {error.cause}", error.cure)
+                continue
+            assert isinstance(found, Prediction)
+            in_time = None if how["deadline_ms"] is None else not found.late
+            within = None if budget is None else ceilings.get(found.point, 0) <= budget
+            facts = (found.label, found.scores, found.point, found.reason, found.elapsed_ms)
+            yield Answer(str(path), *facts, in_time, within, found.also)
+
+    return len(paths), answers()
+
+
+def _with_run(run: Path, files: list[str], drawn: Path | None, **how: Any) -> tuple[int, Results]:
+    """Answers of PyTorch."""
+    from supple import checkpoint
+    from supple.answer import classify
+    from supple.cost import profile
+    from supple.point import Point
+    from supple.policies import sure_above
+    from supple.request import gather
+
+    model, least = checkpoint.load(run), how["min_confidence"]
+    if model.task != "classes" and (how["confident"] or least is not None):
+        named = "--confident" if how["confident"] else "--min-confidence"
         raise RecipeError(
             f"{named} is for classes: nothing says how sure a {model.task} is.", "Use --point, or a limit."
         )
     policy = None
-    if model.task == "boxes" and (confident or min_confidence is not None):
-        raise RecipeError(f"{run} finds objects: nothing says how sure it is of a picture.", "Use --deadline-ms.")
-    if min_confidence is not None:
-        policy = sure_above(model.points, min_confidence)
-    elif confident:
+    if least is not None:
+        policy = sure_above(model.points, least)
+    elif how["confident"]:
         policy = checkpoint.load_policy(run, model)
         if policy is None:
             there = (run / checkpoint.POLICY).is_file()
             cause = f"{run / checkpoint.POLICY} {'was made for other weights' if there else 'does not exist'}."
             raise CheckpointError(cause, f"Make it: supple calibrate {run} --budget-macs 0.5x.")
-    asked = None if point is None else model.check(Point.parse(point))
-    paths = gather(files, model.preprocess)
-    limit = None if budget_macs is None else _macs(model, budget_macs)
-    how: dict[str, Any] = {"deadline_ms": deadline_ms, "budget_macs": limit}
-    how |= {"draw": _drawing(model, draw)} if draw is not None else {}
-    results = list(classify(model, paths, asked=asked, policy=policy, **how))
-    answers = [result for result in results if isinstance(result, Answer)]
-    failures = [result for result in results if isinstance(result, DataError)]
-    for failure in failures:
-        say(f"error: {failure.cause}\n{failure.cure}")
-    if json:
-        errors = [{"cause": failure.cause, "cure": failure.cure} for failure in failures]
-        print_json({"predictions": [answer.to_json() for answer in answers], "errors": errors})
-    elif answers:
-        sure = {a.file: f"{100 * a.scores[a.label]:.1f}" if a.scores else "-" for a in answers}
-        rows = [(a.file, a.label, sure[a.file], a.point, a.why(), f"{a.elapsed_ms:.1f}") for a in answers]
-        print(table(("file", "label", "confidence %", "point", "reason", "ms"), rows, left=(0, 1, 3, 4)))
-    if failures:
-        raise typer.Exit(2)
+    asked = None if how["point"] is None else model.check(Point.parse(how["point"]))
+    paths = gather(files, model.preprocess.endings, model.preprocess.kind)
+    limit = None if how["budget_macs"] is None else _macs(how["budget_macs"], Ladder(profile(model)))
+    limits: dict[str, Any] = {"deadline_ms": how["deadline_ms"], "budget_macs": limit}
+    limits |= {"draw": _drawing(model, drawn)} if drawn is not None else {}
+    return len(paths), classify(model, paths, asked=asked, policy=policy, **limits)
 
 
 def _drawing(model: "FlexibleModel", folder: Path) -> "Callable[[Path, Image.Image], None]":
@@ -99,10 +160,10 @@ def _drawing(model: "FlexibleModel", folder: Path) -> "Callable[[Path, Image.Ima
     return draw
 
 
-def _macs(model: "FlexibleModel", text: str) -> float:
+def _macs(text: str, ladder: Ladder) -> float:
     """A budget as given: MACs, or a share of the full model's."""
-    from supple.calibrate import Goal
-    from supple.cost import profile
+    from supple.goal import Goal
 
     goal = Goal.parse("budget_macs", text)
-    return goal.value * (profile(model)[-1].macs or 0) if goal.relative else goal.value
+    most = max((row.macs or 0 for row in ladder), default=0)
+    return goal.value * most if goal.relative else goal.value

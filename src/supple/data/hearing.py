@@ -2,17 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from supple.data.sound import MAX_RATE, MAX_SECONDS, MIN_RATE, Wave, decode_sound
 from supple.data.source import Source
-from supple.data.spectrum import as_picture, decibels, fft_length, mel_filters, power
 from supple.errors import DataError
 from supple.text import did_you_mean
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MAX_MELS = 512
 
@@ -97,8 +97,12 @@ class Hearing:
         heard = decode_sound(source, self.rate, self.seconds)[: self.samples]
         return np.pad(heard, (0, self.samples - len(heard)))
 
-    def pictures(self, waves: Tensor, size: int, channels: int) -> Tensor:
+    def pictures(self, waves: "Tensor", size: int, channels: int) -> "Tensor":
         """Clips (clips, samples) to uint8 (clips, channels, size, size); a single spectrum fills every channel."""
+        import torch
+
+        from supple.data.spectrum import as_picture, decibels, power
+
         spectra = []
         for view in self.views:
             powers = power(waves, view.window, view.hop)  # (clips, bins, frames)
@@ -107,7 +111,9 @@ class Hearing:
             spectra.append(as_picture(decibels(powers), size))
         return torch.stack(spectra, 1).expand(-1, channels, -1, -1).contiguous()
 
-    def _filters(self, view: View) -> Tensor:
+    def _filters(self, view: View) -> "Tensor":
+        from supple.data.spectrum import fft_length, mel_filters
+
         return mel_filters(self.mels, fft_length(view.window) // 2 + 1, self.rate)
 
     def to_json(self) -> dict[str, Any]:

@@ -1,14 +1,15 @@
-"""From a file to what the network sees: decoded, sized, with mean and deviation taken out."""
+"""From a file to what the network sees: decoded, sized, with mean and deviation taken out.
+
+`read`, `pixels` and `array` work on numpy arrays: of images, exported models see exactly the same without torch.
+"""
 
 import io
 import wave
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from PIL import Image
-from torch import Tensor
 
 from supple.data.decode import MAX_PIXELS, decode
 from supple.data.decode import SUFFIXES as IMAGES
@@ -17,7 +18,11 @@ from supple.data.sound import SUFFIXES as SOUNDS
 from supple.data.source import Source, content
 from supple.errors import DataError
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 MAX_SIZE = 8192
+Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -63,17 +68,25 @@ class Preprocess:
         """How the names of files end that can be opened; files named one by one are judged by content."""
         return IMAGES if self.hearing is None else SOUNDS
 
-    def open(self, source: Source) -> Tensor:
+    def read(self, source: Source) -> Array:
         """Read one image or sound file to uint8 (channels, size, size)."""
-        if self.hearing is not None:
-            return self.hear(torch.from_numpy(self.hearing.wave(source))[None])[0]
-        return self.image(decode(*content(source, self.max_pixels)))
+        if self.hearing is None:
+            return self.pixels(decode(*content(source, self.max_pixels)))
+        from torch import from_numpy
 
-    def input(self, source: Source) -> Tensor:
+        return self.hear(from_numpy(self.hearing.wave(source))[None])[0].numpy()
+
+    def open(self, source: Source) -> "Tensor":
+        """The same as a tensor."""
+        from torch import from_numpy
+
+        return from_numpy(self.read(source))
+
+    def input(self, source: Source) -> "Tensor":
         """What the network sees of one file: a batch of one."""
         return self.normalise(self.open(source).unsqueeze(0))
 
-    def blank(self) -> Tensor:
+    def blank(self) -> "Tensor":
         """What it sees of a small black picture, or of a moment of silence."""
         file = io.BytesIO()
         if self.hearing is None:
@@ -91,12 +104,12 @@ class Preprocess:
         measured = {"size": self.size, "channels": self.channels, "mean": self.mean, "std": self.std}
         return measured | (self.hearing.to_json() if self.hearing is not None else {})
 
-    def hear(self, waves: Tensor) -> Tensor:
+    def hear(self, waves: "Tensor") -> "Tensor":
         """Bring decoded clips, float32 (clips, samples), to uint8 (clips, channels, size, size)."""
         assert self.hearing is not None
         return self.hearing.pictures(waves, self.size, self.channels)
 
-    def image(self, array: np.ndarray[Any, Any]) -> Tensor:
+    def pixels(self, array: Array) -> Array:
         """Bring uint8 RGB (height, width, 3) to uint8 (channels, size, size).
 
         The shorter side is resized to `size` (bilinear, antialiased when shrinking), then the centre is cut out. An
@@ -112,15 +125,29 @@ class Preprocess:
             array = _resize_and_crop(array, self.size)
         if self.channels == 1:
             array = _luma(array)
-        return torch.from_numpy(np.array(array.transpose(2, 0, 1), order="C"))
+        return np.array(array.transpose(2, 0, 1), order="C")
 
-    def normalise(self, batch: Tensor) -> Tensor:
+    def image(self, array: Array) -> "Tensor":
+        """`pixels` as a tensor."""
+        from torch import from_numpy
+
+        return from_numpy(self.pixels(array))
+
+    def array(self, pixels: Array) -> Array:
         """(x / 255 - mean) / std, in float32; uint8 (..., channels, size, size) in, the same shape out, contiguous."""
-        mean, std = torch.tensor(self.mean, dtype=torch.float64), torch.tensor(self.std, dtype=torch.float64)
-        scale = (1 / (255 * std)).float().view(-1, 1, 1)
-        shift = (mean / std).float().view(-1, 1, 1)
-        x = batch.to(torch.float32, memory_format=torch.contiguous_format)
-        return x.mul_(scale.to(x.device)).sub_(shift.to(x.device))
+        scale, shift = self._scale_and_shift()
+        return pixels.astype(np.float32, order="C") * scale - shift
+
+    def normalise(self, batch: "Tensor") -> "Tensor":
+        """`array` for tensors."""
+        from torch import contiguous_format, float32, from_numpy
+
+        scale, shift = (from_numpy(part).to(batch.device) for part in self._scale_and_shift())
+        return batch.to(float32, memory_format=contiguous_format).mul_(scale).sub_(shift)
+
+    def _scale_and_shift(self) -> tuple[Array, Array]:
+        mean, std = np.array(self.mean), np.array(self.std)
+        return (1 / (255 * std)).astype(np.float32).reshape(-1, 1, 1), (mean / std).astype(np.float32).reshape(-1, 1, 1)
 
     def to_json(self) -> dict[str, Any]:
         saved = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
@@ -148,7 +175,7 @@ class Preprocess:
             ) from None
 
 
-def _resize_and_crop(array: np.ndarray[Any, Any], size: int) -> np.ndarray[Any, Any]:
+def _resize_and_crop(array: Array, size: int) -> Array:
     """Resize and crop in one step: only the centre is computed, so a 1 x 50,000,000 image costs no memory."""
     height, width = array.shape[:2]
     box = []
@@ -161,7 +188,7 @@ def _resize_and_crop(array: np.ndarray[Any, Any], size: int) -> np.ndarray[Any, 
     return np.asarray(picture.resize((size, size), Image.Resampling.BILINEAR, box=(left, top, right, bottom)))
 
 
-def _luma(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _luma(array: Array) -> Array:
     """0.299 R + 0.587 G + 0.114 B in 16-bit fixed point; the weights sum to 65536, so grey stays what it was."""
     weighted = array.astype(np.uint32) @ np.array([19595, 38470, 7471], dtype=np.uint32)
     return ((weighted + 32768) >> 16).astype(np.uint8)[:, :, None]

@@ -21,6 +21,7 @@ class Graph:
     module: nn.Module
     inputs: tuple[Tensor, ...]  # of two samples
     point: Point | None  # whose logits come last
+    role: str = "stage"  # in its chain: stage, or one of runtime/skipping.py
 
 
 class FlatPoint(nn.Module):
@@ -73,16 +74,25 @@ def file_name(point: Point) -> str:
 
 
 @torch.no_grad()
-def calibration(graph: Graph, model: FlexibleModel, x: Tensor) -> list[tuple[Tensor, ...]]:
-    """What a graph is given for these inputs, sample by sample: the inputs themselves, or the states before a stage."""
-    state: Any = x
-    if isinstance(graph.module, FlatStage):
-        for stage in model.stages():
-            if stage is graph.module.stage:
-                break
-            state, _ = stage(state)
-    flat = _pytree.tree_leaves(state)
-    return [tuple(part[i : i + 1] for part in flat) for i in range(len(flat[0]))]
+def given_to(chain: Sequence[Graph], x: Any) -> list[tuple[Tensor, ...]]:
+    """What each graph of a chain is given for these inputs when all of it runs."""
+    state, scores, given = tuple(_pytree.tree_leaves(x)), (), []
+    for graph in chain:
+        inputs = (*state, *scores) if graph.role == "gate" else state
+        given.append(inputs)
+        outputs = graph.module(*inputs)
+        if graph.role == "gate":
+            scores = outputs
+        elif graph.role == "stem":
+            state, scores = outputs[:1], outputs[1:]
+        else:
+            state = outputs if graph.point is None else outputs[:-1]
+    return given
+
+
+def one_by_one(inputs: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
+    """A batch as samples: what graphs are calibrated with."""
+    return [tuple(part[i : i + 1] for part in inputs) for i in range(len(inputs[0]))]
 
 
 def has_attention(module: nn.Module) -> bool:

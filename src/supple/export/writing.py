@@ -2,30 +2,33 @@
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree
 
 from supple import checkpoint, files
 from supple.cost import profile
-from supple.errors import CheckpointError
-from supple.evaluate import Dataset
+from supple.errors import CheckpointError, RecipeError
+from supple.evaluate import Dataset, Score, evaluate
+from supple.export.archives import Archives
 from supple.export.check import largest_difference, scores
 from supple.export.convert import convert
-from supple.export.graphs import Graph, calibration, chain_of, graphs_of, has_attention
+from supple.export.graphs import Graph, chain_of, given_to, graphs_of, has_attention, one_by_one
 from supple.export.quantize import quantize
+from supple.export.skipping import skip_graphs
 from supple.ladder import Ladder
-from supple.model import FlexibleModel
+from supple.model import FlexibleModel, select
 from supple.point import Point
 from supple.runtime.bundle import FORMAT, KINDS, LADDER, MANIFEST, open_bundle
 from supple.runtime.engine import open_engine
 
 CHECKED_ON, CALIBRATED_ON = 8, 128  # held-out and training images
-ENGINE = {"onnx": "onnxruntime", "openvino": "openvino", "torch-export": "torch"}
+ENGINE = {"onnx": "onnxruntime", "openvino": "openvino"}
 
 
 @dataclass(frozen=True)
@@ -54,17 +57,17 @@ class Held:
 Watch = Callable[[int], None]
 
 
-def export(run: Path, out: Path, wanted: Wanted, data: Held, watch: Watch | None = None) -> dict[str, Any]:
-    """Writes the graphs of a run into a new folder, checked; gives its manifest. `watch` counts graphs."""
-    model = checkpoint.load(run)
-    digest = checkpoint.read_manifest(run)["files"][checkpoint.WEIGHTS]
+def export(
+    model: FlexibleModel, weights: str, out: Path, wanted: Wanted, data: Held, watch: Watch | None = None
+) -> dict[str, Any]:
+    """Writes the graphs of a model into a new folder, checked; gives its manifest. weights: the digest of their file,
+    which the folder is told apart by. `watch` counts graphs.
+    """
     x = data.val.batch(torch.arange(min(CHECKED_ON, len(data.val))))[0]
-    points = model.order(wanted.points or (*model.points, *model.settled))
-    graphs, chain = graphs_of(model, points, x[:2]), chain_of(model, x[:2])
-    seen = data.train.batch(torch.arange(min(CALIBRATED_ON, len(data.train))))[0] if wanted.int8 else x
+    graphs, chain = all_graphs(model, wanted.points, x)
     made = {}
-    for graph in (*graphs, *chain):
-        made[graph.name] = _made(graph, wanted, model, seen)
+    for graph, inputs in zip((*graphs, *chain), _seen(graphs, chain, wanted, data)):
+        made[graph.name] = _made(graph, wanted, inputs)
         if watch is not None:
             watch(1)
     manifest = {
@@ -72,13 +75,15 @@ def export(run: Path, out: Path, wanted: Wanted, data: Held, watch: Watch | None
         "kind": "export",
         "to": wanted.to,
         "precision": wanted.precision,
-        "checkpoint": digest,
-        "task": getattr(model, "task", "classes"),
+        "checkpoint": weights,
+        "task": model.task,
         "classes": list(model.classes),
         "input_shape": model.input_shape,
         "preprocess": model.preprocess.to_json() if model.preprocess is not None else None,
         "points": {str(graph.point): {"file": _opened(made[graph.name], wanted.to)} for graph in graphs},
-        "stages": [{"file": _opened(made[g.name], wanted.to), "point": g.point and str(g.point)} for g in chain],
+        "stages": [
+            {"file": _opened(made[g.name], wanted.to), "point": g.point and str(g.point), "role": g.role} for g in chain
+        ],
         "policy": _policy(model),
         "versions": checkpoint.versions(),
     }
@@ -91,26 +96,46 @@ def export(run: Path, out: Path, wanted: Wanted, data: Held, watch: Watch | None
     return manifest
 
 
-def _made(graph: Graph, wanted: Wanted, model: FlexibleModel, seen: Tensor) -> dict[str, bytes]:
-    parts = convert(graph, wanted.to)
+def all_graphs(model: FlexibleModel, points: Sequence[Point], x: Any) -> tuple[list[Graph], list[Graph]]:
+    """The graphs of points, and those of the chain if the model has one."""
+    if model.task == "boxes":
+        raise RecipeError(
+            "a detector cannot be exported: how many objects there are depends on the picture.",
+            "Use the run itself: supple predict RUN FILES.",
+        )
+    two = select(x, torch.arange(2) % len(_pytree.tree_leaves(x)[0]))
+    wanted = model.order(points or (*model.points, *model.settled))
+    return graphs_of(model, wanted, two), skip_graphs(model, two) or chain_of(model, two)
+
+
+def _seen(graphs: list[Graph], chain: list[Graph], wanted: Wanted, data: Held) -> list[tuple[Tensor, ...]]:
+    """What each graph is calibrated with."""
     if not wanted.int8:
+        return [()] * (len(graphs) + len(chain))
+    x = data.train.batch(torch.arange(min(CALIBRATED_ON, len(data.train))))[0]
+    return [tuple(_pytree.tree_leaves(x))] * len(graphs) + given_to(chain, x)
+
+
+def _made(graph: Graph, wanted: Wanted, inputs: tuple[Tensor, ...]) -> dict[str, bytes]:
+    parts = convert(graph, wanted.to)
+    if not wanted.int8 or graph.role == "gate":  # a gate is one product, and its score must not shift
         return parts
-    return quantize(graph, parts, wanted.to, calibration(graph, model, seen), has_attention(graph.module))
+    return quantize(graph, parts, wanted.to, one_by_one(inputs), has_attention(graph.module))
 
 
-def _check(model: FlexibleModel, out: Path, manifest: dict[str, Any], wanted: Wanted, data: Held, x: Tensor) -> None:
+def _check(model: FlexibleModel, out: Path, manifest: dict[str, Any], wanted: Wanted, data: Held, x: Any) -> None:
     """fp32: the values. int8: the score on held-out images; points that lose too much go. Then the ladder."""
     bundle = open_bundle(out)
-    engine = open_engine(ENGINE[wanted.to], bundle, torch.get_num_threads())
+    archives = wanted.to == "torch-export"
+    engine = Archives(bundle) if archives else open_engine(ENGINE[wanted.to], bundle, torch.get_num_threads())
     known = {row.point: row for row in (*profile(model), *model.ladder)}
     found: dict[str, float] = {}
     if wanted.int8:
-        before = {str(score.name): score.score for score in _true_scores(model, data.val)}
-        after = scores(bundle, engine, data.val)
-        lost = {name: before[name.removesuffix(", chain")] - score for name, score in after.items()}
-        manifest["lost"] = lost
-        _leave_out(out, manifest, [name for name, share in lost.items() if share > wanted.most_lost])
-        found = scores(open_bundle(out), engine, data.test)
+        before = {score.name: score for score in evaluate(model, data.val, bundle.points)}
+        after = scores(model, bundle, engine, data.val)
+        manifest["lost"] = {what: _lost(before[what.partition(", ")[0]], score) for what, score in after.items()}
+        _leave_out(out, manifest, [what for what, lost in manifest["lost"].items() if lost > wanted.most_lost])
+        found = scores(model, open_bundle(out), engine, data.test)
     else:
         manifest["difference"] = largest_difference(model, bundle, engine, x)
     engine.close()
@@ -123,17 +148,16 @@ def _check(model: FlexibleModel, out: Path, manifest: dict[str, Any], wanted: Wa
     _vouch(out, manifest)
 
 
-def _true_scores(model: FlexibleModel, data: Dataset) -> Any:
-    from supple.evaluate import evaluate
-
-    return evaluate(model, data)
+def _lost(before: Score, after: float) -> float:
+    """Of a score that is better when higher, the difference; of an error, its relative growth."""
+    return before.score - after if before.higher_is_better else after / max(before.score, 1e-9) - 1
 
 
 def _leave_out(out: Path, manifest: dict[str, Any], names: list[str]) -> None:
     """Drops the graphs of points that lost too much, and the chain where one of its answers did."""
     for point in [name for name in names if name in manifest["points"]]:
         _unlink(out, manifest["points"].pop(point)["file"])
-    if any(name.endswith(", chain") for name in names):
+    if any(", " in name for name in names):
         for stage in manifest["stages"]:
             _unlink(out, stage["file"])
         manifest["stages"] = []

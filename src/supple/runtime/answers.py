@@ -1,6 +1,7 @@
 """From logits to an answer, on numpy arrays: chances, confidence, the five likeliest classes."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -20,11 +21,66 @@ class Prediction:
     elapsed_ms: float  # decoding included
     late: bool = False  # whether a deadline was missed
     logits: Array = field(repr=False, compare=False, default_factory=lambda: np.zeros(0))
+    also: dict[str, Any] = field(default_factory=dict)  # what else the task tells: a count
 
     def to_json(self) -> dict[str, Any]:
         facts = asdict(self)
-        del facts["logits"]
-        return {**facts, "scores": [{"label": label, "score": score} for label, score in self.scores.items()]}
+        del facts["logits"], facts["also"]
+        scores = [{"label": label, "score": score} for label, score in self.scores.items()]
+        return {**facts, "scores": scores, **self.also}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """When a sample stops: at the first of these points that is sure enough. The last one answers what is left."""
+
+    thresholds: dict[str, float]  # by point, in execution order; of the last, 0
+    temperatures: dict[str, float]
+    measure: str = "max_probability"
+
+    def sure(self, point: str, logits: Array) -> Array:
+        """Which samples stop at a point; at one that is not named, nobody does."""
+        if point not in self.thresholds:
+            return np.zeros(len(logits), bool)
+        sure: Array = confidence(logits, self.measure, self.temperatures[point]) >= self.thresholds[point]
+        return sure
+
+    def last(self, point: str) -> bool:
+        return point == list(self.thresholds)[-1]
+
+    @classmethod
+    def above(cls, least: float, points: Sequence[str]) -> "Rule":
+        """One threshold on the largest probability: nothing is calibrated."""
+        return cls({**dict.fromkeys(points[:-1], least), points[-1]: 0.0}, dict.fromkeys(points, 1.0))
+
+    @classmethod
+    def from_json(cls, policy: dict[str, Any] | None) -> "Rule | None":
+        """What `Confident.to_json` writes, already checked when it was loaded."""
+        if policy is None:
+            return None
+        thresholds = [math.inf if value is None else float(value) for value in policy["thresholds"]]
+        points = policy["points"]
+        return cls(dict(zip(points, [*thresholds, 0.0])), dict(zip(points, policy["temperatures"])), policy["measure"])
+
+
+def told(
+    task: str,
+    classes: tuple[str, ...],
+    point: str,
+    logits: Array,
+    reason: str,
+    elapsed: float,
+    late: bool,
+    rule: Rule | None,
+) -> Prediction:
+    """The answer for one sample, in words."""
+    if task == "count":
+        number = float(logits.sum())
+        label = f"{number:.1f} {classes[0] if classes else 'people'}"
+        return Prediction(label, {}, point, reason, elapsed, late, logits, {"count": number})
+    temperature = 1.0 if rule is None else rule.temperatures.get(point, 1.0)
+    scores = likeliest(logits, classes, temperature)
+    return Prediction(next(iter(scores)), scores, point, reason, elapsed, late, logits)
 
 
 def chances(logits: Array, temperature: float = 1.0) -> Array:

@@ -24,6 +24,7 @@ class Stage:
 
     file: str
     point: str | None
+    role: str = "stage"  # or stem, gate, block, head: see skipping.py
 
 
 @dataclass(frozen=True)
@@ -41,11 +42,24 @@ class Bundle:
     input_shape: tuple[Any, ...]
     preprocess: dict[str, Any] | None
     policy: dict[str, Any] | None
+    lost: dict[str, float]  # int8: the score that each point lost on held-out samples
+    left_out: tuple[str, ...]  # int8: points, or the chain, that lost too much
     ladder: Ladder = field(default_factory=Ladder, compare=False)
 
     @property
     def points(self) -> tuple[Point, ...]:
         return tuple(Point.parse(text) for text in self.graphs)
+
+    @property
+    def chain(self) -> tuple[str | None, ...]:
+        """Which point each stage answers, of a model with exits; else empty."""
+        return () if self.roles else tuple(stage.point for stage in self.stages)
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """Of the graphs of a model whose samples skip layers; else empty."""
+        skips = any(stage.role == "gate" for stage in self.stages)
+        return tuple(stage.role for stage in self.stages) if skips else ()
 
     def path(self, file: str) -> Path:
         return self.folder / file
@@ -91,7 +105,7 @@ def open_bundle(folder: str | Path) -> Bundle:
 def _read(folder: Path, manifest: dict[str, Any]) -> Bundle:
     files = manifest["files"]
     graphs = {str(point): str(fact["file"]) for point, fact in manifest["points"].items()}
-    stages = tuple(Stage(str(stage["file"]), stage["point"]) for stage in manifest["stages"])
+    stages = tuple(Stage(str(s["file"]), s["point"], s.get("role", "stage")) for s in manifest["stages"])
     for name in (*graphs.values(), *(stage.file for stage in stages)):
         if name not in files or Path(name).name != name:
             raise ValueError(f"nothing vouches for {name}")
@@ -109,6 +123,8 @@ def _read(folder: Path, manifest: dict[str, Any]) -> Bundle:
         _tuples(manifest["input_shape"]),
         manifest["preprocess"],
         manifest["policy"],
+        dict(manifest.get("lost", {})),
+        tuple(manifest.get("left_out", ())),
         read_ladder(folder, manifest),
     )
     return bundle

@@ -26,7 +26,7 @@ class Engine(Protocol):
 
 # Where each engine is, the package that it needs, and the kinds of folders (see bundle.KINDS) that it opens.
 ENGINES: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    "torch": ("supple.runtime.torch_engine", "torch", ("run", "torch-export")),
+    "torch": ("supple.runtime.torch_engine", "torch", ("run",)),
     "onnxruntime": ("supple.runtime.onnx_engine", "onnxruntime", ("onnx",)),
     "openvino": ("supple.runtime.openvino_engine", "openvino", ("openvino", "onnx")),
 }

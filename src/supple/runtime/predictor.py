@@ -18,11 +18,13 @@ import numpy as np
 from supple.errors import DataError, PointError, SuppleError
 from supple.ladder import Ladder
 from supple.point import FULL, Point
-from supple.runtime.answers import Prediction, confidence, likeliest
+from supple.runtime.answers import Prediction, Rule, told
 from supple.runtime.engine import Array, Engine, State
 from supple.runtime.pace import Pace
+from supple.runtime.skipping import follow
 
 WARM, MEASURED = 3, 20  # calls of every step before it is trusted
+Reached = tuple[str, Array, str]  # of a sample: the point that answered, its logits, and why it was that one
 
 
 class LateError(SuppleError):
@@ -37,16 +39,18 @@ class Predictor:
         engine: Engine,
         *,
         points: Sequence[Point],
-        stages: Sequence[str | None],  # which point each stage of the chain answers; empty: no chain
+        stages: Sequence[str | None] = (),  # which point each stage of the chain answers; empty: no chain
+        roles: Sequence[str] = (),  # of the graphs of a model whose samples skip layers; see skipping.py
         classes: tuple[str, ...],
         preprocess: Any,
         ladder: Ladder,
-        shape: tuple[Any, ...],
-        policy: Any = None,
+        shape: tuple[Any, ...],  # of one sample: its sides, or the shapes of its parts
+        task: str = "classes",
+        rule: Rule | None = None,  # when to stop, as `supple calibrate` has found
     ) -> None:
         self.engine, self.points, self.classes, self.ladder = engine, tuple(points), classes, ladder
-        self.preprocess, self.policy, self.shape = preprocess, policy, shape
-        self.stages = tuple(stages)
+        self.preprocess, self.rule, self.shape, self.task = preprocess, rule, shape, task
+        self.stages, self.roles = tuple(stages), tuple(roles)
         self.pace = Pace()
         self._macs = {row.point: row.ceiling or 0 for row in ladder if row.ceiling}
 
@@ -60,33 +64,38 @@ class Predictor:
         deadline_ms: float | None = None,
         budget_macs: float | None = None,
         min_confidence: float | None = None,
+        confident: bool = False,
         cancel: threading.Event | None = None,
         strict: bool = False,
     ) -> Prediction | list[Prediction]:
         """One answer for a file or picture, a list of them for a batch.
 
         given: a path, the bytes of a file, a picture as uint8 (height, width, 3), or inputs ready for the network,
-        float32 with the batch first. With `cancel`, an event that is set stops the run between stages: the latest
-        finished exit answers. A deadline that nothing meets is answered by the cheapest point, marked late; `strict`
-        raises LateError instead.
+        float32 with the batch first (a tuple of them where the network takes several). `confident` stops each sample
+        when the calibrated rule says so, `min_confidence` when it is this sure. With `cancel`, an event that is set
+        stops the run between stages: the latest finished exit answers. A deadline that nothing meets is answered by
+        the cheapest point, marked late; `strict` raises LateError instead.
         """
         began = time.perf_counter()
-        if sum(one is not None for one in (point, deadline_ms, budget_macs, min_confidence)) > 1:
-            raise PointError("more than one of point, deadline_ms, budget_macs, min_confidence is given.", "Give one.")
-        x = self._input(given)
-        single = not (isinstance(given, np.ndarray) and given.dtype == np.float32)
+        limits = (point, deadline_ms, budget_macs, min_confidence, confident or None)
+        if sum(one is not None for one in limits) > 1:
+            named = "point, deadline_ms, budget_macs, min_confidence, confident"
+            raise PointError(f"more than one of {named} is given.", "Give one.")
+        rule = self._rule(min_confidence, confident)
+        x, single = self._input(given)
         left = None if deadline_ms is None else deadline_ms - 1000 * (time.perf_counter() - began)
-        if self.stages and (left is not None or cancel is not None or min_confidence is not None):
-            where, logits, reason = self._walk(x, left, cancel, min_confidence, strict)
+        if self.stages and (left is not None or cancel is not None or rule is not None):
+            reached = self._walk(x, left, cancel, rule, strict)
         else:
             where, reason = self._choose(point, left, budget_macs, len(x[0]), strict)
-            logits = self._timed(("point", where, len(x[0])), lambda: self.engine.run_point(where, x))
+            logits = self._timed(("point", where, len(x[0])), lambda: self.run_point(where, x))
             if not np.isfinite(logits).all():
                 cure = "Its weights or its input hold no numbers."
                 raise DataError(f"{where} gave values that are no finite numbers.", cure)
+            reached = [(where, row, reason) for row in logits]
         elapsed = 1000 * (time.perf_counter() - began)
         late = deadline_ms is not None and elapsed > deadline_ms
-        answers = [self._told(row, where, reason, elapsed, late) for row in logits]
+        answers = [told(self.task, self.classes, *one, elapsed, late, rule) for one in reached]
         return answers[0] if single else answers
 
     def predict_many(self, paths: Iterable[str | Path], *, budget_ms: float) -> list[Prediction]:
@@ -110,40 +119,76 @@ class Predictor:
 
     # --- running ------------------------------------------------------------------------------------------------------
 
+    def run_point(self, name: str, x: State) -> Array:
+        """The logits of a point; where samples skip layers, those layers do not run."""
+        if self.roles:
+            return follow(self.engine, self.roles, x, Point.parse(name).skip)
+        return self.engine.run_point(name, x)
+
     def _walk(
-        self, x: State, left: float | None, cancel: threading.Event | None, least: float | None, strict: bool
-    ) -> tuple[str, Array, str]:
-        """Stage by stage: which point answered, with what, and why it ended there."""
-        began, state, best = time.perf_counter(), x, None
+        self, x: State, left: float | None, cancel: threading.Event | None, rule: Rule | None, strict: bool
+    ) -> list[Reached]:
+        """Stage by stage: who answered each sample, with what, and why it ended there."""
+        batch = len(x[0])
         self._measure_chain(x)
-        reason = "full"
+        began, state, rows = time.perf_counter(), x, np.arange(batch)  # rows: the samples that go on
+        found: list[Reached | None] = [None] * batch
         for k, name in enumerate(self.stages):
-            spent = 1000 * (time.perf_counter() - began)
-            if left is not None and spent + self._next_ms(k, len(x[0])) > left:
-                if best is None and strict:
-                    need = f"the first exit takes {self._next_ms(k, len(x[0])):.2g} ms"
-                    raise LateError(f"{left:.2g} ms are left after decoding, and {need}.", "Allow more time.")
-                if best is not None:
-                    reason = "deadline"
-                    break
-            if cancel is not None and cancel.is_set() and best is not None:
-                reason = "cancelled"
+            stop = None
+            if left is not None:
+                needed = self._next_ms(k, batch)
+                if 1000 * (time.perf_counter() - began) + needed > left:
+                    stop = "deadline"
+                    if k == 0 and strict:
+                        said = f"{left:.2g} ms are left after decoding, and the first exit takes {needed:.2g} ms."
+                        raise LateError(said, "Allow more time.")
+            if cancel is not None and cancel.is_set():
+                stop = "cancelled"
+            if stop is not None and all(found[row] is not None for row in rows):
+                for row in rows:
+                    found[row] = (*found[row][:2], stop)  # type: ignore[index]
                 break
-            state, logits = self._timed(("stage", k, len(x[0])), lambda k=k, s=state: self.engine.run_stage(k, s))
+            state, logits = self._timed(("stage", k, len(rows)), lambda k=k, s=state: self.engine.run_stage(k, s))
             if logits is None:
                 continue
-            if not np.isfinite(logits).all():
-                if best is None:
-                    continue
-                reason = "not finite"  # the last exit that was
+            assert name is not None
+            going = self._answered(found, rows, name, logits, rule)
+            if not going.any():
                 break
-            best = (str(name), logits)
-            if least is not None and float(confidence(logits).min()) >= least and k + 1 < len(self.stages):
-                reason = "confident"
-                break
-        if best is None:
+            if not going.all():
+                state, rows = tuple(part[going] for part in state), rows[going]
+        if None in found:
             raise DataError("no exit gave finite numbers.", "The weights or the input hold no numbers.")
-        return (*best, reason)
+        return found  # type: ignore[return-value]
+
+    def _answered(self, found: list[Reached | None], rows: Array, name: str, logits: Array, rule: Rule | None) -> Array:
+        """Writes down the answers of an exit; which samples go on. The last finite answer of a sample stays."""
+        finite: Array = np.asarray(np.isfinite(logits).all(1))
+        sure = np.zeros(len(rows), bool) if rule is None else rule.sure(name, logits)
+        reason = "full" if rule is None or not rule.last(name) or name == "full" else "budget"
+        going = np.ones(len(rows), bool)
+        for place, row in enumerate(rows):
+            if finite[place]:
+                why = "confident" if sure[place] and not (rule is None or rule.last(name)) else reason
+                found[row] = (name, logits[place], why)
+                going[place] = not sure[place]
+            elif found[row] is not None:
+                found[row] = (*found[row][:2], "not finite")
+                going[place] = False
+        return going
+
+    def _rule(self, least: float | None, confident: bool) -> Rule | None:
+        if not confident and least is None:
+            return None
+        if self.task != "classes":
+            raise PointError(f"nothing says how sure a {self.task} is.", "Give a point, a deadline or a budget.")
+        if not self.stages:
+            raise PointError("there are no exits here to stop at when sure.", "Give a point, a deadline or a budget.")
+        if least is not None:
+            return Rule.above(least, [name for name in self.stages if name is not None])
+        if self.rule is None:
+            raise PointError("no rule was calibrated.", "Make it: supple calibrate RUN; then export again.")
+        return self.rule
 
     def _choose(
         self, point: Point | str | None, left: float | None, budget: float | None, batch: int, strict: bool
@@ -176,10 +221,6 @@ class Predictor:
         sign = 1 if row is None or row.higher_is_better else -1
         return (sign * (row.score or 0.0) if row is not None else 0.0, self._macs.get(name, 0))
 
-    def _told(self, logits: Array, point: str, reason: str, elapsed: float, late: bool) -> Prediction:
-        scores = likeliest(logits, self.classes)
-        return Prediction(next(iter(scores)), scores, point, reason, elapsed, late, logits)
-
     # --- time ---------------------------------------------------------------------------------------------------------
 
     def _timed(self, step: object, call: Any) -> Any:
@@ -209,33 +250,49 @@ class Predictor:
             self.pace.learn(("stage", k, batch), times[WARM:])
 
     def _measure_points(self, batch: int) -> None:
-        x = self._zeros(batch)
+        x = self.zeros(batch)
         for name in map(str, self.points):
             if not self.pace.knows(("point", name, batch)):
                 times = []
                 for _ in range(WARM + MEASURED):
                     start = time.perf_counter()
-                    self.engine.run_point(name, x)
+                    self.run_point(name, x)
                     times.append(1000 * (time.perf_counter() - start))
                 self.pace.learn(("point", name, batch), times[WARM:])
 
     def warm(self, batch: int = 1) -> None:
-        """Opens every graph and times it, so that the first call with a deadline need not."""
+        """Opens every graph, and times those that deadlines need, so that no call has to."""
+        x = self.zeros(batch)
         if self.stages:
-            self._measure_chain(self._zeros(batch))
+            self._measure_chain(x)
+            for point in self.points:
+                self.run_point(str(point), x)
         else:
             self._measure_points(batch)
 
     # --- input --------------------------------------------------------------------------------------------------------
 
-    def _zeros(self, batch: int) -> State:
-        return (np.zeros((batch, *self.shape), np.float32),)
+    def zeros(self, batch: int) -> State:
+        return tuple(np.zeros((batch, *sides), np.float32) for sides in self._parts())
 
-    def _input(self, given: Any) -> State:
-        if isinstance(given, np.ndarray) and given.dtype == np.float32:
-            if given.shape[1:] != self.shape or not len(given):
-                raise DataError(f"inputs of shape {given.shape}; expected (batch, {self.shape}).", "Check the inputs.")
-            return (np.ascontiguousarray(given),)
-        if isinstance(given, np.ndarray):
-            return (self.preprocess.array(self.preprocess.pixels(given)),)
-        return (self.preprocess.array(self.preprocess.read(given)),)
+    def _parts(self) -> list[tuple[int, ...]]:
+        """The shapes of what the network takes of one sample."""
+        whole = all(isinstance(side, int) for side in self.shape)
+        return [self.shape] if whole else list(self.shape)
+
+    def _input(self, given: Any) -> tuple[State, bool]:
+        """What the network is given, and whether it is a single file or picture."""
+        if isinstance(given, tuple) or (isinstance(given, np.ndarray) and given.dtype == np.float32):
+            parts = given if isinstance(given, tuple) else (given,)
+            shapes, expected = [np.shape(part)[1:] for part in parts], self._parts()
+            if shapes != expected or not len(parts[0]) or len({len(part) for part in parts}) > 1:
+                said = f"inputs of shapes {[np.shape(part) for part in parts]}; expected (batch, *{expected})."
+                raise DataError(said, "Give float32 arrays with the batch first, or a file.")
+            return tuple(np.ascontiguousarray(part, np.float32) for part in parts), False
+        if self.preprocess is None:
+            raise DataError("nothing says how files become inputs here.", "Give float32 arrays.")
+        if self.task == "classes":
+            pixels = self.preprocess.pixels if isinstance(given, np.ndarray) else self.preprocess.read
+            return (self.preprocess.array(pixels(given))[None],), True
+        seen = self.preprocess.input(given)
+        return tuple(part.numpy() for part in (seen if isinstance(seen, tuple) else (seen,))), True

@@ -1,0 +1,61 @@
+"""Which files are asked about, and what is told of each. Nothing here imports torch."""
+
+import glob
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from supple.errors import DataError
+
+STDIN = "-"
+
+
+@dataclass(frozen=True)
+class Answer:
+    file: str
+    label: str
+    scores: dict[str, float]  # the five most likely classes
+    point: str
+    reason: str
+    elapsed_ms: float  # decoding included
+    in_time: bool | None = None  # whether the deadline was met, where there was one
+    within_budget: bool | None = None  # whether the point keeps the budget, where there was one
+    also: dict[str, Any] = field(default_factory=dict)  # what else the task tells: a count, boxes
+
+    def to_json(self) -> dict[str, Any]:
+        scores = [{"label": label, "score": score} for label, score in self.scores.items()]
+        facts = {**asdict(self), "scores": scores, **self.also}
+        del facts["also"]
+        return facts
+
+    def why(self) -> str:
+        """The reason for people: with a word where the limit was too tight for any point."""
+        return f"{self.reason}, missed" if False in (self.in_time, self.within_budget) else self.reason
+
+
+def gather(names: Iterable[str], endings: Iterable[str], kind: str) -> list[Path]:
+    """The files named, those that patterns such as *.jpg fit, those directly inside the folders named, and for `-`
+    those that stdin names line by line; in order. kind: of the files, in a word.
+    """
+    paths: list[Path] = []
+    for name in names:
+        path = Path(name)
+        if name == STDIN:
+            paths += [Path(line.rstrip("\n")) for line in sys.stdin if line.strip()]
+        elif path.is_dir():
+            inside = sorted(file for file in path.iterdir() if file.suffix.lower() in endings)
+            if not inside:
+                raise DataError(f"the folder {path} holds no {kind}.", f"Known endings: {', '.join(sorted(endings))}.")
+            paths += inside
+        elif glob.has_magic(name) and not path.exists():
+            found = sorted(Path(one) for one in glob.glob(name, recursive=True))
+            if not found:
+                raise DataError(f"no file fits {name}.", "Check the pattern; ** looks into folders within folders.")
+            paths += found
+        else:
+            paths.append(path)
+    if not paths:
+        raise DataError("stdin named no file.", "Give a path on each line.")
+    return paths

@@ -1,0 +1,39 @@
+"""Latency, measured fairly: everything that is compared runs in turn inside one process."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Times:
+    """Milliseconds of one call."""
+
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+    calls: int
+
+
+def interleave(calls: Mapping[str, Callable[[], object]], rounds: int = 30, seconds: float = 20.0) -> dict[str, Times]:
+    """Runs every call once per round, in turn, until the rounds or the seconds are used up (at least 5 rounds)."""
+    spent: dict[str, list[float]] = {name: [] for name in calls}
+    for call in calls.values():
+        call()
+        call()
+    began = time.perf_counter()
+    for done in range(rounds):
+        if done >= 5 and time.perf_counter() - began > seconds:
+            break
+        for name, call in calls.items():
+            start = time.perf_counter()
+            call()
+            spent[name].append(1000 * (time.perf_counter() - start))
+    return {name: Times(*percentiles(ms), len(ms)) for name, ms in spent.items()}
+
+
+def percentiles(values: list[float]) -> tuple[float, float, float]:
+    p50, p95, p99 = np.percentile(values, (50, 95, 99))
+    return float(p50), float(p95), float(p99)

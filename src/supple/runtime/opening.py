@@ -1,0 +1,207 @@
+"""Opening a run or an exported folder for answers: which engines there are, and which of them is the fastest here."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from supple import files
+from supple.errors import CheckpointError, RecipeError, SaveError
+from supple.machine import machine
+from supple.runtime.answers import Rule
+from supple.runtime.bundle import MANIFEST, Bundle, is_bundle, open_bundle
+from supple.runtime.clock import interleave
+from supple.runtime.engine import ENGINES, available, open_engine
+from supple.runtime.predictor import Predictor
+from supple.text import did_you_mean, say
+
+EXPORTS, CHOSEN = "export", "engine.json"
+ROUNDS, SECONDS = 30, 5.0  # that choosing an engine takes at most
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An engine and what it would open."""
+
+    engine: str
+    source: Bundle | None  # None: the run itself
+
+    @property
+    def precision(self) -> str:
+        return "fp32" if self.source is None else self.source.precision
+
+    def __str__(self) -> str:
+        return f"{self.engine} {self.precision}" + ("" if self.source is None else f" ({self.source.folder.name})")
+
+
+def predictor(
+    path: str | Path, engine: str = "auto", threads: int = 2, precision: str | None = None, most_lost: float = 0.01
+) -> Predictor:
+    """A predictor for a run, or for a folder that `supple export` wrote.
+
+    engine: torch, onnxruntime, openvino; `auto` times all there are and takes the fastest, remembers it beside the run
+    and says so. precision: fp32 or int8; None: int8 only where it is faster and no point has lost more than `most_lost` of
+    its score on held-out images. Of a run, folders in RUN/export are found, if they were made from its weights.
+    """
+    path = Path(path)
+    choices = [c for c in choices_for(path) if precision in (None, c.precision)]
+    if engine != "auto":
+        choices = _named(path, choices, engine)
+    choices = [c for c in choices if precision is not None or within(c, most_lost)]
+    if not choices:
+        wanted = f"{engine}{'' if precision is None else f' in {precision}'}"
+        raise RecipeError(f"{path} has nothing for {wanted}.", "Export it: supple export RUN --to onnx.")
+    if engine != "auto" and precision is None:
+        choices = [c for c in choices if c.precision == "fp32"] or choices
+    chosen = choices[0] if len(choices) == 1 else fastest(path, choices, threads)
+    made = _opened(path, chosen, threads)
+    made.warm()
+    return made
+
+
+def choices_for(path: Path) -> list[Choice]:
+    """Every engine that is installed, with what it can open here."""
+    if is_bundle(path):
+        bundle = open_bundle(path)
+        if bundle.kind == "torch-export":
+            raise RecipeError(
+                f"{path} holds archives of torch.export, which supple writes for other programs but does not open: "
+                "reading one can run code.",
+                "Use the run itself, or export it with --to onnx.",
+            )
+        found = [Choice(name, bundle) for name in available(bundle.kind)]
+        if not found:
+            raise RecipeError(f"no engine for {bundle.kind} is installed.", "pip install 'supple[export]'")
+        return found
+    if not path.is_dir():
+        raise CheckpointError(f"there is no folder {path}.", "Give one that supple train or supple export wrote.")
+    run = [Choice("torch", None)] if available("run") else []
+    return run + [Choice(name, bundle) for bundle in exports_of(path) for name in available(bundle.kind)]
+
+
+def exports_of(run: Path) -> Iterator[Bundle]:
+    """The exported folders of a run that were made from its weights."""
+    weights = _weights(run)
+    for folder in sorted((run / EXPORTS).glob("*/")) if (run / EXPORTS).is_dir() else ():
+        if is_bundle(folder):
+            bundle = open_bundle(folder)
+            if bundle.checkpoint == weights:
+                yield bundle
+
+
+def _weights(run: Path) -> str | None:
+    try:
+        digest = json.loads((run / MANIFEST).read_text(encoding="utf-8"))["files"]["model.safetensors"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    return str(digest)
+
+
+def within(choice: Choice, most_lost: float) -> bool:
+    """Whether every point is there and has lost no more than allowed."""
+    if choice.source is None:
+        return True
+    return not choice.source.left_out and max(choice.source.lost.values(), default=0.0) <= most_lost
+
+
+def _named(path: Path, choices: list[Choice], engine: str) -> list[Choice]:
+    if engine not in ENGINES:
+        raise RecipeError(f'there is no engine "{engine}".', did_you_mean(engine, ["auto", *ENGINES]))
+    found = [c for c in choices if c.engine == engine]
+    if found:
+        return found
+    _, package, kinds = ENGINES[engine]
+    if not any(engine in available(kind) for kind in kinds):
+        extra = "" if package == "torch" else "[export]"
+        raise RecipeError(f"the engine {engine} is not installed.", f"Install it: pip install 'supple{extra}'.")
+    cure = f"Export the run: supple export RUN --to {kinds[0]}." if kinds[0] != "run" else "Give the run itself."
+    raise RecipeError(f"{path} is not for the engine {engine}.", cure)
+
+
+def fastest(path: Path, choices: list[Choice], threads: int) -> Choice:
+    """The choice whose full model takes least time for one sample; remembered beside the run or folder."""
+    names = {str(choice): choice for choice in choices}
+    key = {"machine": machine(), "threads": threads, "weights": _of(choices), "choices": sorted(names)}
+    file = path / CHOSEN
+    try:
+        known = json.loads(file.read_text(encoding="utf-8"))
+        if {name: known[name] for name in key} == key:
+            return names[known["chosen"]]
+    except (OSError, ValueError, LookupError, TypeError):
+        pass  # none yet, or of other circumstances: measured now
+    made = {name: _opened(path, choice, threads) for name, choice in names.items()}
+    x = {name: one.zeros(1) for name, one in made.items()}
+    full = {name: str(one.points[-1]) for name, one in made.items()}  # or the largest that was exported
+    calls = {name: lambda name=name: made[name].run_point(full[name], x[name]) for name in made}
+    ms = {name: times.p50_ms for name, times in interleave(calls, ROUNDS, SECONDS).items()}
+    for one in made.values():
+        one.close()
+    chosen = min(ms, key=lambda name: ms[name])
+    said = ", ".join(f"{name} {ms[name]:.3g} ms" for name in sorted(ms, key=lambda name: ms[name]))
+    say(f"engine: {chosen}, the fastest here ({said}); remembered in {file}")
+    try:
+        files.write(file, json.dumps({**key, "chosen": chosen, "ms": ms}, indent=1))
+    except SaveError as error:
+        say(f"{error.cause} It will be measured again.")
+    return names[chosen]
+
+
+def _of(choices: list[Choice]) -> str:
+    return next((c.source.checkpoint for c in choices if c.source is not None), "")
+
+
+def _opened(path: Path, choice: Choice, threads: int) -> Predictor:
+    return of_run(path, threads) if choice.source is None else of_bundle(choice.source, choice.engine, threads)
+
+
+def of_bundle(bundle: Bundle, engine: str, threads: int) -> Predictor:
+    return Predictor(
+        open_engine(engine, bundle, threads),
+        points=bundle.points,
+        stages=bundle.chain,
+        roles=bundle.roles,
+        classes=bundle.classes,
+        preprocess=_preprocess(bundle),
+        ladder=bundle.ladder,
+        shape=bundle.input_shape,
+        task=bundle.task,
+        rule=Rule.from_json(bundle.policy),
+    )
+
+
+def _preprocess(bundle: Bundle) -> Any:
+    """Of images and their classes without torch."""
+    if bundle.preprocess is None:
+        return None
+    if bundle.task == "classes":
+        from supple.data.prepare import Preprocess
+
+        return Preprocess.from_json(bundle.preprocess)
+    from supple.data.sets import PREPARE
+
+    return PREPARE[bundle.task].from_json(bundle.preprocess)
+
+
+def of_run(run: Path, threads: int) -> Predictor:
+    """PyTorch itself."""
+    from supple.checkpoint import load, load_policy
+    from supple.runtime.torch_engine import answering
+
+    model = load(run)
+    if model.task == "boxes":
+        raise RecipeError(f"{run} finds objects: no engine runs it by stages.", "Use supple predict, or supple.load.")
+    policy = load_policy(run, model)
+    chain = answering(model)
+    assert model.input_shape is not None
+    return Predictor(
+        open_engine("torch", model, threads),
+        points=(*model.settled, *model.points),
+        stages=[None if point is None else str(point) for point in chain] if len(chain) > 1 else [],
+        classes=model.classes,
+        preprocess=model.preprocess,
+        ladder=model.ladder,
+        shape=model.input_shape,
+        task=model.task,
+        rule=None if policy is None else Rule.from_json(policy.to_json()),
+    )
