@@ -110,14 +110,22 @@ class Ladder:
             self.put(dataclasses.replace(row, **facts))
 
     def time(
-        self, point: str, *, batch: int, threads: int, machine: str, engine: str = "torch", **times: float
+        self,
+        point: str,
+        *,
+        batch: int,
+        threads: int,
+        machine: str,
+        engine: str = "torch",
+        precision: str = "fp32",
+        **times: float,
     ) -> None:
         """Adds a timed row, with the facts already known of its point."""
-        known = next((row for row in self._rows.values() if row.point == point and row.engine == engine), Row(point))
-        self.put(
-            dataclasses.replace(known, engine=engine, batch=batch, threads=threads, machine=machine, **times)  # type: ignore[arg-type]
-        )
-        self._rows.pop((point, engine, known.precision, None, None, None), None)
+        mine = [row for row in self._rows.values() if (row.point, row.precision) == (point, precision)]
+        known = next((row for row in mine if row.engine == engine), mine[0] if mine else Row(point))
+        key: dict[str, Any] = {"engine": engine, "precision": precision, "batch": batch, "threads": threads}
+        self.put(dataclasses.replace(known, machine=machine, **key, **times))  # type: ignore[arg-type]
+        self._rows.pop((point, engine, precision, None, None, None), None)
 
     def where(self, **key: object) -> "Ladder":
         """The rows whose fields have these values: `ladder.where(batch=1, threads=2)`."""

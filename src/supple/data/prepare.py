@@ -86,8 +86,8 @@ class Preprocess:
         """What the network sees of one file: a batch of one."""
         return self.normalise(self.open(source).unsqueeze(0))
 
-    def blank(self) -> "Tensor":
-        """What it sees of a small black picture, or of a moment of silence."""
+    def blank_file(self) -> bytes:
+        """A small black picture, or a moment of silence: for warming up."""
         file = io.BytesIO()
         if self.hearing is None:
             Image.new("RGB", (8, 8)).save(file, "PNG")
@@ -97,7 +97,11 @@ class Preprocess:
                 sound.setsampwidth(2)
                 sound.setframerate(8000)
                 sound.writeframes(bytes(1600))
-        return self.input(file.getvalue())
+        return file.getvalue()
+
+    def blank(self) -> "Tensor":
+        """What the network sees of it."""
+        return self.input(self.blank_file())
 
     def facts(self) -> dict[str, Any]:
         """What was measured on the data, as settings of a recipe."""

@@ -41,8 +41,8 @@ def predictor(
     """A predictor for a run, or for a folder that `supple export` wrote.
 
     engine: torch, onnxruntime, openvino; `auto` times all there are and takes the fastest, remembers it beside the run
-    and says so. precision: fp32 or int8; None: int8 only where it is faster and no point has lost more than `most_lost` of
-    its score on held-out images. Of a run, folders in RUN/export are found, if they were made from its weights.
+    and says so. precision: fp32 or int8; None: int8 only where it is faster and no point has lost more than `most_lost`
+    of its score on held-out images. Of a run, folders in RUN/export are found, if they were made from its weights.
     """
     path = Path(path)
     choices = [c for c in choices_for(path) if precision in (None, c.precision)]
@@ -55,7 +55,7 @@ def predictor(
     if engine != "auto" and precision is None:
         choices = [c for c in choices if c.precision == "fp32"] or choices
     chosen = choices[0] if len(choices) == 1 else fastest(path, choices, threads)
-    made = _opened(path, chosen, threads)
+    made = opened(path, chosen, threads)
     made.warm()
     return made
 
@@ -130,7 +130,7 @@ def fastest(path: Path, choices: list[Choice], threads: int) -> Choice:
             return names[known["chosen"]]
     except (OSError, ValueError, LookupError, TypeError):
         pass  # none yet, or of other circumstances: measured now
-    made = {name: _opened(path, choice, threads) for name, choice in names.items()}
+    made = {name: opened(path, choice, threads) for name, choice in names.items()}
     x = {name: one.zeros(1) for name, one in made.items()}
     full = {name: str(one.points[-1]) for name, one in made.items()}  # or the largest that was exported
     calls = {name: lambda name=name: made[name].run_point(full[name], x[name]) for name in made}
@@ -151,7 +151,7 @@ def _of(choices: list[Choice]) -> str:
     return next((c.source.checkpoint for c in choices if c.source is not None), "")
 
 
-def _opened(path: Path, choice: Choice, threads: int) -> Predictor:
+def opened(path: Path, choice: Choice, threads: int) -> Predictor:
     return of_run(path, threads) if choice.source is None else of_bundle(choice.source, choice.engine, threads)
 
 

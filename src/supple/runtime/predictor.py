@@ -263,6 +263,8 @@ class Predictor:
     def warm(self, batch: int = 1) -> None:
         """Opens every graph, and times those that deadlines need, so that no call has to."""
         x = self.zeros(batch)
+        if self.preprocess is not None and self.task == "classes":
+            self.preprocess.read(self.preprocess.blank_file())  # the first picture pays for the decoder's set-up
         if self.stages:
             self._measure_chain(x)
             for point in self.points:
