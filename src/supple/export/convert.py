@@ -1,16 +1,19 @@
 """One graph as the bytes of its files: ONNX, OpenVINO's IR, or torch.export's archive."""
 
+import inspect
 import io
 import re
 import tempfile
 import warnings
 from contextlib import redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from supple.errors import RecipeError
 from supple.export.graphs import Graph
+from supple.runtime.engine import input_name
 
 LARGEST_BATCH = 4096
 
@@ -36,7 +39,8 @@ def to_onnx(graph: Graph) -> bytes:
     try:
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
-            model = torch.onnx.export(program, dynamo=True, verbose=False, optimize=True)
+            names = [input_name(place) for place in range(len(graph.inputs))]
+            model = torch.onnx.export(program, dynamo=True, verbose=False, optimize=True, input_names=names)
             assert model is not None
             return bytes(model.model_proto.SerializeToString())
     except Exception as error:
@@ -60,7 +64,9 @@ def saved(name: str, model: object) -> dict[str, bytes]:
 
 def traced(graph: Graph) -> torch.export.ExportedProgram:
     batch = torch.export.Dim("batch", min=1, max=LARGEST_BATCH)
-    shapes = (tuple({0: batch} for _ in graph.inputs),)
+    shapes: tuple[Any, ...] = tuple({0: batch} for _ in graph.inputs)
+    if any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(graph.module.forward).parameters.values()):
+        shapes = (shapes,)  # they are one argument
     try:
         with torch.no_grad():
             return torch.export.export(graph.module, graph.inputs, dynamic_shapes=shapes)

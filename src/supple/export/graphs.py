@@ -10,7 +10,7 @@ from torch.utils import _pytree
 
 from supple.model import FlexibleModel
 from supple.point import Point
-from supple.runtime.torch_engine import answering
+from supple.runtime.torch_engine import answering, is_chain
 
 
 @dataclass
@@ -56,9 +56,9 @@ def graphs_of(model: FlexibleModel, points: Sequence[Point], x: Any) -> list[Gra
 
 @torch.no_grad()
 def chain_of(model: FlexibleModel, x: Any) -> list[Graph]:
-    """The graphs of the model's stages; none where it has but one, or where points are no exits of a chain."""
+    """The graphs of the model's stages; none where only the last one answers."""
     stages, points = model.stages(), answering(model)
-    if len(stages) < 2:
+    if not is_chain(points):
         return []
     chain, state = [], x
     for place, (stage, point) in enumerate(zip(stages, points), 1):

@@ -32,6 +32,11 @@ ENGINES: dict[str, tuple[str, str, tuple[str, ...]]] = {
 }
 
 
+def input_name(place: int) -> str:
+    """What the inputs of exported graphs are called; a runtime may drop those that a graph does not use."""
+    return f"input_{place}"
+
+
 def available(kind: str) -> list[str]:
     """The engines that are installed and open such a folder."""
     return [name for name, (_, package, kinds) in ENGINES.items() if kind in kinds and find_spec(package)]

@@ -5,7 +5,7 @@ import threading
 import onnxruntime
 
 from supple.runtime.bundle import Bundle
-from supple.runtime.engine import Array, State
+from supple.runtime.engine import Array, State, input_name
 
 
 class OnnxEngine:
@@ -36,8 +36,8 @@ class OnnxEngine:
 
     def _run(self, file: str, inputs: State) -> list[Array]:
         session = self._sessions.get(file) or self._open(file)
-        names = [entry.name for entry in session.get_inputs()]
-        outputs: list[Array] = session.run(None, dict(zip(names, inputs)))
+        given = {input_name(place): part for place, part in enumerate(inputs)}
+        outputs: list[Array] = session.run(None, {entry.name: given[entry.name] for entry in session.get_inputs()})
         return outputs
 
     def _open(self, file: str) -> onnxruntime.InferenceSession:

@@ -186,7 +186,7 @@ def _preprocess(bundle: Bundle) -> Any:
 def of_run(run: Path, threads: int) -> Predictor:
     """PyTorch itself."""
     from supple.checkpoint import load, load_policy
-    from supple.runtime.torch_engine import answering
+    from supple.runtime.torch_engine import answering, is_chain
 
     model = load(run)
     if model.task == "boxes":
@@ -197,7 +197,7 @@ def of_run(run: Path, threads: int) -> Predictor:
     return Predictor(
         open_engine("torch", model, threads),
         points=(*model.settled, *model.points),
-        stages=[None if point is None else str(point) for point in chain] if len(chain) > 1 else [],
+        stages=[None if point is None else str(point) for point in chain] if is_chain(chain) else [],
         classes=model.classes,
         preprocess=model.preprocess,
         ladder=model.ladder,

@@ -7,7 +7,7 @@ import numpy as np
 import openvino
 
 from supple.runtime.bundle import Bundle
-from supple.runtime.engine import Array, State
+from supple.runtime.engine import Array, State, input_name
 
 
 class OpenVinoEngine:
@@ -37,8 +37,11 @@ class OpenVinoEngine:
         requests: dict[tuple[str, int], Any] = self._mine.__dict__.setdefault("requests", {})
         key = file, len(inputs[0])
         if key not in requests:
-            requests[key] = self._compile(*key).create_infer_request()
-        found = requests[key].infer(list(map(np.ascontiguousarray, inputs)), share_inputs=True)
+            compiled = self._compile(*key)
+            names = {name for entry in compiled.inputs for name in entry.names}
+            requests[key] = compiled.create_infer_request(), [input_name(k) in names for k in range(len(inputs))]
+        request, used = requests[key]
+        found = request.infer([np.ascontiguousarray(part) for part, use in zip(inputs, used) if use], share_inputs=True)
         return [found[place] for place in range(len(found))]
 
     def _compile(self, file: str, batch: int) -> Any:

@@ -213,7 +213,7 @@ class Predictor:
             fits = [name for name in names if self._macs.get(name, 0) <= budget]
             cheapest = min(names, key=lambda name: self._macs.get(name, 0))
             return (max(fits, key=self._merit) if fits else cheapest), "budget"
-        return str(FULL), "full"
+        return (str(FULL), "full") if str(FULL) in names else (names[-1], "largest")
 
     def _merit(self, name: str) -> tuple[float, float]:
         """The score of a point, where it was measured; else its cost stands for it."""

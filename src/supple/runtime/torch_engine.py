@@ -19,7 +19,6 @@ class TorchEngine:
         torch.set_num_threads(threads)
         self.model = model.eval()
         self._stages = model.stages()
-        self._answers = answering(model)
         self._points: dict[str, nn.Module] = {}
         self._specs: dict[int, Any] = {}  # how the state after stage k nests
         self._lock = threading.Lock()
@@ -61,6 +60,11 @@ def answering(model: FlexibleModel) -> list[Point | None]:
     return [
         FULL if place == len(stages) - 1 else next(exits, None) if there else None for place, there in enumerate(heads)
     ]
+
+
+def is_chain(answers: list[Point | None]) -> bool:
+    """Whether stopping between stages can give an answer."""
+    return len([point for point in answers if point is not None]) > 1
 
 
 def load(model: FlexibleModel, threads: int) -> TorchEngine:

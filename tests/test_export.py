@@ -1,0 +1,351 @@
+"""Every method's points as graphs that say the same, and folders that vouch for what they hold."""
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from supple.checkpoint import WEIGHTS, load, read_manifest
+from supple.errors import CheckpointError, RecipeError, SuppleError
+from supple.export import convert, writing
+from supple.export.check import arrays
+from supple.export.graphs import given_to
+from supple.export.skipping import skip_graphs
+from supple.export.writing import Held, Wanted, export
+from supple.methods import METHODS
+from supple.model import FlexibleModel, example
+from supple.point import FULL, Point
+from supple.runtime.bundle import is_bundle, open_bundle
+from supple.runtime.engine import open_engine
+from supple.runtime.opening import choices_for, predictor, within
+from supple.runtime.skipping import follow
+from test_contract import make, shape_of
+
+pytest.importorskip("onnxruntime", reason="needs the extra export")
+pytest.importorskip("openvino", reason="needs the extra export")
+pytest.importorskip("onnxscript", reason="needs the extra export")
+
+PAIRS = [
+    ("exits", "msdnet"),
+    ("exits", "timm"),
+    ("exits", "audiocsrnet"),
+    ("slim", "mobilenet_v1"),
+    ("whole", "resnet_v1"),
+    ("shuffle", "vit"),
+    ("dense", "vit_cifar"),
+    ("skip", "vit_cifar"),
+    ("prune", "timm"),
+    ("nested", "timm"),
+]
+
+
+def test_every_method_is_exported():
+    assert {method for method, _ in PAIRS} == set(METHODS)
+
+
+@dataclass
+class Noise:
+    """Random inputs as a data set."""
+
+    shape: tuple
+    classes: int = 4
+
+    def __len__(self) -> int:
+        return 8
+
+    def batch(self, indices, rng=None):
+        x = example(self.shape, len(self), torch.randn, generator=torch.Generator().manual_seed(3))
+        pick = lambda part: part[indices]
+        return (tuple(map(pick, x)) if isinstance(x, tuple) else pick(x)), indices % self.classes
+
+
+def held(shape) -> Held:
+    return Held(Noise(shape), Noise(shape), Noise(shape))
+
+
+@pytest.fixture(scope="module", params=PAIRS, ids="-".join)
+def exported(request, tmp_path_factory) -> tuple[FlexibleModel, dict[str, Path]]:
+    """A tiny model with its folders. Tracing is the slow part: both folders are made from the same graphs."""
+    method, backbone = request.param
+    model = make(method, backbone)
+    if method == "skip":
+        model.settle([Noise(shape_of(backbone)).batch(torch.arange(8))])
+    traced: dict[str, bytes] = {}
+    to_onnx = convert.to_onnx
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            convert, "to_onnx", lambda graph: traced.setdefault(graph.name, b"") or _keep(traced, graph, to_onnx)
+        )
+        folders = {}
+        for to in ("onnx", "openvino"):
+            folders[to] = tmp_path_factory.mktemp(method) / to
+            manifest = export(model, "0" * 64, folders[to], Wanted(to), held(shape_of(backbone)))
+            assert manifest["difference"] < 1e-3  # how near, the export itself has seen to
+    return model, folders
+
+
+def _keep(traced, graph, to_onnx) -> bytes:
+    traced[graph.name] = to_onnx(graph)
+    return traced[graph.name]
+
+
+def test_all_points_are_there_and_say_the_same_on_both_engines(exported):
+    model, folders = exported
+    x = Noise(model.input_shape).batch(torch.arange(8))[0]
+    for folder in folders.values():
+        bundle = open_bundle(folder)
+        assert set(bundle.points) == {*model.points, *model.settled}
+        for name in ("onnxruntime", "openvino"):
+            if bundle.kind == "openvino" and name == "onnxruntime":
+                continue
+            engine = open_engine(name, bundle, 1)
+            with torch.no_grad():
+                found = engine.run_point("full", arrays(x))
+                np.testing.assert_allclose(found, model(x).numpy(), atol=1e-3, rtol=1e-3)
+            engine.close()
+
+
+def test_models_with_exits_have_a_chain_and_skipping_ones_their_layers(exported):
+    model, folders = exported
+    bundle = open_bundle(folders["onnx"])
+    stages = len(model.stages()) if type(model).__name__ == "Exits" else 1
+    if type(model).__name__ == "Skip":
+        assert bundle.chain == ()
+        assert bundle.roles[0] == "stem"
+        assert bundle.roles[-1] == "head"
+        assert bundle.roles.count("block") == len(model.trunk.blocks)
+    else:
+        assert len(bundle.chain) == (stages if stages > 1 else 0)
+        assert [name for name in bundle.chain if name] == ([str(p) for p in model.points] if stages > 1 else [])
+
+
+def test_a_predictor_answers_at_every_point(exported):
+    model, folders = exported
+    x = arrays(Noise(model.input_shape).batch(torch.arange(2))[0])
+    given = x if len(x) > 1 else x[0]
+    with predictor(folders["onnx"], "onnxruntime", threads=1) as made:
+        for point in made.points:
+            answers = made.predict(given, point=point)
+            assert [answer.point for answer in answers] == [str(point)] * 2
+        assert len(made.predict(given, deadline_ms=10_000)) == 2
+
+
+# --- skipping ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_layer_that_everybody_skips_does_not_run():
+    class Engine:
+        """Layers add one to the state; the first gate lets the odd ones through, the second nobody."""
+
+        name, precision, ran = "by hand", "fp32", []
+
+        def run_stage(self, k, state):
+            role = ROLES[k]
+            self.ran.append((role, len(state[0])))
+            if role == "stem":
+                return (state[0], np.ones((len(state[0]), 1), np.float32)), None
+            if role == "gate":
+                score = np.arange(len(state[0])) % 2 if len(state[1][0]) == 1 else np.zeros(len(state[0]))
+                return (np.concatenate([state[1], score[:, None].astype(np.float32)], 1),), None
+            return ((state[0] + 1,), None) if role == "block" else ((), state[0])
+
+    engine = Engine()
+    found = follow(engine, ROLES, (np.zeros((4, 1), np.float32),), 0.5)
+    assert found[:, 0].tolist() == [1, 2, 1, 2]
+    assert engine.ran == [("stem", 4), ("block", 4), ("gate", 4), ("block", 2), ("gate", 4), ("head", 4)]
+    engine.ran.clear()
+    assert follow(engine, ROLES, (np.zeros((4, 1), np.float32),), None)[:, 0].tolist() == [3] * 4
+    assert ("gate", 4) not in engine.ran
+
+
+ROLES = ("stem", "block", "gate", "block", "gate", "block", "head")
+
+
+def test_the_layers_of_a_skipping_model_are_given_what_it_gives_them():
+    model = make("skip", "vit_cifar")
+    x = Noise(model.input_shape).batch(torch.arange(3))[0]
+    graphs = skip_graphs(model, x)
+    *_, (state,) = given_to(graphs, x)
+    with torch.no_grad():
+        torch.testing.assert_close(model.trunk.head(state), model(x))
+
+
+# --- folders ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folder(exits_run, tmp_path_factory) -> Path:
+    """The run of the tests, exported to ONNX."""
+    out = tmp_path_factory.mktemp("exported") / "onnx"
+    model = load(exits_run)
+    weights = read_manifest(exits_run)["files"][WEIGHTS]
+    from supple.assemble import data_of
+
+    splits = data_of(exits_run)
+    export(model, weights, out, Wanted("onnx"), Held(splits.train, splits.val, splits.test))
+    return out
+
+
+def test_what_is_altered_missing_or_newer_is_refused(folder, tmp_path):
+    for change in ("flip", "remove", "format", "unvouched"):
+        copy = Path(shutil.copytree(folder, tmp_path / change))
+        manifest = json.loads((copy / "manifest.json").read_text())
+        if change == "flip":
+            content = bytearray((copy / "full.onnx").read_bytes())
+            content[len(content) // 2] ^= 1
+            (copy / "full.onnx").write_bytes(content)
+            expected = "not the file that manifest.json vouches for"
+        elif change == "remove":
+            (copy / "stage-1.onnx").unlink()
+            expected = "stage-1.onnx is missing"
+        elif change == "format":
+            (copy / "manifest.json").write_text(json.dumps({**manifest, "format": 99}))
+            expected = "has format 99"
+        else:
+            manifest["points"]["full"]["file"] = "../full.onnx"
+            (copy / "manifest.json").write_text(json.dumps(manifest))
+            expected = "nothing vouches for"
+        with pytest.raises(CheckpointError, match=expected):
+            open_bundle(copy)
+
+
+def test_it_answers_in_a_process_that_cannot_import_torch(folder, tmp_path):
+    Image.new("RGB", (20, 20), "red").save(tmp_path / "red.png")
+    program = (
+        "import sys\n"
+        "class Blocked:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.split('.')[0] in ('torch', 'torchvision', 'timm', 'lightning_fabric'):\n"
+        "            raise ImportError(name)\n"
+        "sys.meta_path.insert(0, Blocked())\n"
+        "from supple.cli import main\n"
+        f"words = ['predict', {str(folder)!r}, {str(tmp_path / 'red.png')!r}, '--deadline-ms', '1000', '--json']\n"
+        "sys.exit(main(words))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    [answer] = json.loads(done.stdout)["predictions"]
+    assert (answer["point"], answer["in_time"]) == ("full", True)
+
+
+def test_files_give_the_answers_that_the_run_gives(folder, exits_run, tmp_path):
+    rng = np.random.default_rng(0)
+    Image.fromarray(rng.integers(0, 255, (40, 30, 3), np.uint8)).save(tmp_path / "noise.png")
+    model = load(exits_run)
+    with predictor(folder, "openvino", threads=1) as made, torch.no_grad():
+        for point in model.points:
+            answer = made.predict(tmp_path / "noise.png", point=point)
+            expected = model(model.preprocess.input(tmp_path / "noise.png"), point)[0]
+            np.testing.assert_allclose(answer.logits, expected.numpy(), atol=1e-4)
+            assert answer.label == model.classes[int(expected.argmax())]
+
+
+def test_the_fastest_engine_is_remembered_and_said(folder, tmp_path, capsys):
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    predictor(copy, threads=1).close()
+    said = capsys.readouterr().err
+    kept = json.loads((copy / "engine.json").read_text())
+    assert kept["chosen"] in said
+    assert set(kept["ms"]) == {str(choice) for choice in choices_for(copy)}
+    predictor(copy, threads=1).close()
+    assert capsys.readouterr().err == ""
+    assert is_bundle(copy)
+
+
+def test_an_export_of_a_run_is_found_and_one_of_other_weights_is_not(folder, exits_copy):
+    shutil.copytree(folder, exits_copy / "export" / "onnx-fp32")
+    assert {choice.engine for choice in choices_for(exits_copy)} == {"torch", "onnxruntime", "openvino"}
+    manifest = json.loads((exits_copy / "export" / "onnx-fp32" / "manifest.json").read_text())
+    (exits_copy / "export" / "onnx-fp32" / "manifest.json").write_text(json.dumps({**manifest, "checkpoint": "1" * 64}))
+    assert [choice.engine for choice in choices_for(exits_copy)] == ["torch"]
+    with pytest.raises(RecipeError, match="not for the engine openvino"):
+        predictor(exits_copy, "openvino")
+    with pytest.raises(RecipeError, match='no engine "opnvino"'):
+        predictor(exits_copy, "opnvino")
+
+
+def test_an_engine_that_is_not_installed_names_the_extra(exits_copy, monkeypatch):
+    monkeypatch.setattr("supple.runtime.engine.find_spec", lambda package: None if package == "onnxruntime" else True)
+    with pytest.raises(RecipeError, match="not installed") as told:
+        predictor(exits_copy, "onnxruntime")
+    assert "supple[export]" in told.value.cure
+
+
+# --- int8 -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def splits(exits_run):
+    from supple.assemble import data_of
+
+    return data_of(exits_run)
+
+
+def test_int8_is_scored_and_points_that_lose_too_much_are_left_out(exits_run, splits, tmp_path, monkeypatch):
+    model, data = load(exits_run), Held(splits.train, splits.val, splits.test)
+    manifest = export(model, "0" * 64, tmp_path / "all", Wanted("onnx", int8=True, most_lost=1.0), data)
+    assert set(manifest["points"]) == {"exit=1", "exit=2", "full"}
+    assert set(manifest["lost"]) == {"exit=1", "exit=2", "full", "exit=1, chain", "exit=2, chain", "full, chain"}
+    [choice, *_] = choices_for(tmp_path / "all")
+    assert within(choice, 1.0)
+    assert not within(choice, -1.0)
+
+    lost = {"exit=1": 0.5, "exit=2": 0.0, "full": 0.0, "exit=1, chain": 0.5}
+    before = {str(point): 0.9 for point in model.points}
+    monkeypatch.setattr(
+        writing, "scores", lambda *_: {what: before[what.partition(", ")[0]] - lost[what] for what in lost}
+    )
+    monkeypatch.setattr(writing, "_lost", lambda before, after: 0.9 - after)
+    manifest = export(model, "0" * 64, tmp_path / "some", Wanted("onnx", int8=True), data)
+    assert set(manifest["points"]) == {"exit=2", "full"}
+    assert manifest["stages"] == []
+    bundle = open_bundle(tmp_path / "some")
+    assert bundle.left_out == ("exit=1", "exit=1, chain")
+    assert not (tmp_path / "some" / "exit-1.onnx").exists()
+    [choice, *_] = choices_for(tmp_path / "some")
+    assert not within(choice, 1.0)  # auto wants every point
+
+    lost = dict.fromkeys(lost, 0.9)
+    with pytest.raises(CheckpointError, match="every point loses more"):
+        export(model, "0" * 64, tmp_path / "none", Wanted("onnx", int8=True), data)
+    assert not (tmp_path / "none").exists()
+
+
+# --- the verb ---------------------------------------------------------------------------------------------------------
+
+
+def test_export_verb_writes_checks_and_finds_it_again(command, exits_copy):
+    done = command("export", exits_copy, "--point", "exit=1", "--out", exits_copy / "one", "--json").json
+    assert list(done["points"]) == ["exit=1"]
+    assert done["difference"] < 1e-4
+    assert command("predict", exits_copy / "one", exits_copy / "curve.png").status == 0
+    command("export", exits_copy, "--out", exits_copy / "one").refused(2, "already exists", "--out")
+    command("export", exits_copy, "--to", "onxx").refused(2, "onxx", "onnx, openvino, torch-export")
+    command("export", exits_copy, "--to", "torch-export", "--int8").refused(2, "--int8", "onnx")
+    command("predict", exits_copy, exits_copy / "curve.png", "--engine", "openvino").refused(2, "openvino", "export")
+
+
+def test_a_graph_that_differs_is_not_written(exits_run, splits, tmp_path, monkeypatch):
+    monkeypatch.setattr("supple.export.check.TOLERANCE", 1e-12)
+    data = Held(splits.train, splits.val, splits.test)
+    with pytest.raises(CheckpointError, match="differs from PyTorch"):
+        export(load(exits_run), "0" * 64, tmp_path / "out", Wanted("onnx", points=(Point(exit=1),)), data)
+    assert not (tmp_path / "out").exists()
+
+
+def test_detectors_are_refused_and_archives_are_not_opened(exits_run, splits, tmp_path):
+    model = load(exits_run)
+    data = Held(splits.train, splits.val, splits.test)
+    export(model, "0" * 64, tmp_path / "archive", Wanted("torch-export", points=(FULL,)), data)
+    with pytest.raises(RecipeError, match="reading one can run code"):
+        predictor(tmp_path / "archive")
+    model.task = "boxes"
+    with pytest.raises(SuppleError, match="a detector cannot be exported"):
+        export(model, "0" * 64, tmp_path / "boxes", Wanted("onnx"), data)
