@@ -243,9 +243,8 @@ def test_the_chain_of_stages_is_the_full_model(model, x):
 
 def test_every_parameter_learns_when_all_points_are_trained(pair):
     model = make(*pair).train()
-    outputs = model(example(model.input_shape, 8, torch.randn), model.points)
-    loss = sum(output.logits.square().mean() for output in outputs) + model.penalty(outputs)
-    x = scenes(8, model.input_shape[-1]) if pair[1] == "cascade_rcnn" else torch.randn(8, *model.input_shape)
+    finds = pair[1] == "cascade_rcnn"
+    x = scenes(8, model.input_shape[-1]) if finds else example(model.input_shape, 8, torch.randn)
     outputs = model(x, model.points)
     own = [loss for output in outputs for loss in (output.losses or {"": output.logits.square().mean()}).values()]
     loss = sum(own) + model.penalty(outputs)
