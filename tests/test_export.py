@@ -20,13 +20,13 @@ from supple.export.graphs import given_to
 from supple.export.skipping import skip_graphs
 from supple.export.writing import Held, Wanted, export
 from supple.methods import METHODS
-from supple.model import FlexibleModel, example
+from supple.model import example
 from supple.point import FULL, Point
 from supple.runtime.bundle import is_bundle, open_bundle
 from supple.runtime.engine import open_engine
 from supple.runtime.opening import choices_for, predictor, within
 from supple.runtime.skipping import follow
-from test_contract import make, shape_of
+from test_contract import make
 
 pytest.importorskip("onnxruntime", reason="needs the extra export")
 pytest.importorskip("openvino", reason="needs the extra export")
@@ -70,71 +70,44 @@ def held(shape) -> Held:
     return Held(Noise(shape), Noise(shape), Noise(shape))
 
 
-@pytest.fixture(scope="module", params=PAIRS, ids="-".join)
-def exported(request, tmp_path_factory) -> tuple[FlexibleModel, dict[str, Path]]:
-    """A tiny model with its folders. Tracing is the slow part: both folders are made from the same graphs."""
-    method, backbone = request.param
-    model = make(method, backbone)
-    if method == "skip":
-        model.settle([Noise(shape_of(backbone)).batch(torch.arange(8))])
+@pytest.fixture
+def traced_once(monkeypatch):
+    """Tracing is the slow part: graphs of one name are traced once in a test, whatever they are exported to."""
     traced: dict[str, bytes] = {}
     to_onnx = convert.to_onnx
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            convert, "to_onnx", lambda graph: traced.setdefault(graph.name, b"") or _keep(traced, graph, to_onnx)
-        )
-        folders = {}
-        for to in ("onnx", "openvino"):
-            folders[to] = tmp_path_factory.mktemp(method) / to
-            manifest = export(model, "0" * 64, folders[to], Wanted(to), held(shape_of(backbone)))
-            assert manifest["difference"] < 1e-3  # how near, the export itself has seen to
-    return model, folders
+
+    def cached(graph) -> bytes:
+        if graph.name not in traced:
+            traced[graph.name] = to_onnx(graph)
+        return traced[graph.name]
+
+    monkeypatch.setattr(convert, "to_onnx", cached)
 
 
-def _keep(traced, graph, to_onnx) -> bytes:
-    traced[graph.name] = to_onnx(graph)
-    return traced[graph.name]
-
-
-def test_all_points_are_there_and_say_the_same_on_both_engines(exported):
-    model, folders = exported
+@pytest.mark.parametrize(("method", "backbone"), PAIRS)
+def test_every_point_says_the_same_on_both_engines(method, backbone, traced_once, tmp_path):
+    model = make(method, backbone)
     x = Noise(model.input_shape).batch(torch.arange(8))[0]
-    for folder in folders.values():
-        bundle = open_bundle(folder)
+    if method == "skip":
+        model.settle([(x, None)])
+    with torch.no_grad():
+        expected = model(x).numpy()
+    for to, engines in (("onnx", ("onnxruntime", "openvino")), ("openvino", ("openvino",))):
+        manifest = export(model, "0" * 64, tmp_path / to, Wanted(to), held(model.input_shape))
+        assert manifest["difference"] < 1e-3  # how near, the export itself has seen to
+        bundle = open_bundle(tmp_path / to)
         assert set(bundle.points) == {*model.points, *model.settled}
-        for name in ("onnxruntime", "openvino"):
-            if bundle.kind == "openvino" and name == "onnxruntime":
-                continue
+        assert [name for name in bundle.chain if name] == ([str(p) for p in model.points] if method == "exits" else [])
+        assert bundle.roles.count("block") == (len(model.trunk.blocks) if method == "skip" else 0)
+        for name in engines:
             engine = open_engine(name, bundle, 1)
-            with torch.no_grad():
-                found = engine.run_point("full", arrays(x))
-                np.testing.assert_allclose(found, model(x).numpy(), atol=1e-3, rtol=1e-3)
+            np.testing.assert_allclose(engine.run_point("full", arrays(x)), expected, atol=1e-3, rtol=1e-3)
             engine.close()
-
-
-def test_models_with_exits_have_a_chain_and_skipping_ones_their_layers(exported):
-    model, folders = exported
-    bundle = open_bundle(folders["onnx"])
-    stages = len(model.stages()) if type(model).__name__ == "Exits" else 1
-    if type(model).__name__ == "Skip":
-        assert bundle.chain == ()
-        assert bundle.roles[0] == "stem"
-        assert bundle.roles[-1] == "head"
-        assert bundle.roles.count("block") == len(model.trunk.blocks)
-    else:
-        assert len(bundle.chain) == (stages if stages > 1 else 0)
-        assert [name for name in bundle.chain if name] == ([str(p) for p in model.points] if stages > 1 else [])
-
-
-def test_a_predictor_answers_at_every_point(exported):
-    model, folders = exported
-    x = arrays(Noise(model.input_shape).batch(torch.arange(2))[0])
-    given = x if len(x) > 1 else x[0]
-    with predictor(folders["onnx"], "onnxruntime", threads=1) as made:
+    given = arrays(x)
+    with predictor(tmp_path / "onnx", "onnxruntime", threads=1) as made:
         for point in made.points:
-            answers = made.predict(given, point=point)
-            assert [answer.point for answer in answers] == [str(point)] * 2
-        assert len(made.predict(given, deadline_ms=10_000)) == 2
+            answers = made.predict(given if len(given) > 1 else given[0], point=point)
+            assert [answer.point for answer in answers] == [str(point)] * 8
 
 
 # --- skipping ---------------------------------------------------------------------------------------------------------
@@ -288,7 +261,9 @@ def splits(exits_run):
     return data_of(exits_run)
 
 
-def test_int8_is_scored_and_points_that_lose_too_much_are_left_out(exits_run, splits, tmp_path, monkeypatch):
+def test_int8_is_scored_and_points_that_lose_too_much_are_left_out(
+    exits_run, splits, traced_once, tmp_path, monkeypatch
+):
     model, data = load(exits_run), Held(splits.train, splits.val, splits.test)
     manifest = export(model, "0" * 64, tmp_path / "all", Wanted("onnx", int8=True, most_lost=1.0), data)
     assert set(manifest["points"]) == {"exit=1", "exit=2", "full"}
