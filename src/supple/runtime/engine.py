@@ -37,6 +37,11 @@ def input_name(place: int) -> str:
     return f"input_{place}"
 
 
+def place_of(name: str) -> int:
+    """The inverse of `input_name`."""
+    return int(name.rpartition("_")[2])
+
+
 def available(kind: str) -> list[str]:
     """The engines that are installed and open such a folder."""
     return [name for name, (_, package, kinds) in ENGINES.items() if kind in kinds and find_spec(package)]

@@ -5,7 +5,9 @@ import threading
 import onnxruntime
 
 from supple.runtime.bundle import Bundle
-from supple.runtime.engine import Array, State, input_name
+from supple.runtime.engine import Array, State, place_of
+
+Opened = tuple[onnxruntime.InferenceSession, dict[str, int]]  # and which of its inputs each one is
 
 
 class OnnxEngine:
@@ -19,7 +21,7 @@ class OnnxEngine:
         self._options.log_severity_level = 3
         if threads > 1:  # a stage that has ended must not keep a core busy while the next one runs
             self._options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        self._sessions: dict[str, onnxruntime.InferenceSession] = {}
+        self._sessions: dict[str, Opened] = {}
         self._lock = threading.Lock()
 
     def run_point(self, point: str, x: State) -> Array:
@@ -35,16 +37,16 @@ class OnnxEngine:
         self._sessions.clear()
 
     def _run(self, file: str, inputs: State) -> list[Array]:
-        session = self._sessions.get(file) or self._open(file)
-        given = {input_name(place): part for place, part in enumerate(inputs)}
-        outputs: list[Array] = session.run(None, {entry.name: given[entry.name] for entry in session.get_inputs()})
+        session, places = self._sessions.get(file) or self._open(file)
+        outputs: list[Array] = session.run(None, {name: inputs[place] for name, place in places.items()})
         return outputs
 
-    def _open(self, file: str) -> onnxruntime.InferenceSession:
+    def _open(self, file: str) -> Opened:
         with self._lock:
             if file not in self._sessions:
                 path = str(self.bundle.path(file))
-                self._sessions[file] = onnxruntime.InferenceSession(path, self._options, ["CPUExecutionProvider"])
+                session = onnxruntime.InferenceSession(path, self._options, ["CPUExecutionProvider"])
+                self._sessions[file] = session, {entry.name: place_of(entry.name) for entry in session.get_inputs()}
             return self._sessions[file]
 
 
