@@ -203,7 +203,8 @@ def test_extract_gives_a_plain_module_with_equal_outputs(model, x):
 
 
 @torch.inference_mode()
-def test_extract_for_deployment_is_equal_to_1e_5(model, x):
+def test_extract_for_deployment_is_equal_to_1e_5(model, x, monkeypatch):
+    monkeypatch.setattr("supple.deploy.LONG_ENOUGH_S", 0)  # which form is faster does not matter here
     for point in model.points:
         fast = said(point, model.extract(point, deploy=True)(x)).logits
         assert_close(fast, model(x, point), atol=1e-5, rtol=1e-5)

@@ -34,7 +34,6 @@ pytest.importorskip("onnxscript", reason="needs the extra export")
 
 PAIRS = [
     ("exits", "msdnet"),
-    ("exits", "timm"),
     ("exits", "audiocsrnet"),
     ("slim", "mobilenet_v1"),
     ("whole", "resnet_v1"),

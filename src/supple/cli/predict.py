@@ -33,8 +33,8 @@ def predict(
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     json: Json = False,
 ) -> None:
-    """Without a limit, the full model answers. Files that cannot be read are named; the others are still answered (exit
-    status 2). With --engine, or an exported folder, exits run stage by stage until a deadline.
+    """Without a limit, the full model answers. Files that cannot be read are named (exit status 2). With --engine, or an
+    exported folder, exits run stage by stage until a deadline.
     """
     from supple.progress import counting
     from supple.runtime.bundle import is_bundle
