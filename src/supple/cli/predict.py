@@ -21,10 +21,10 @@ Results = Iterator[Answer | DataError]
 
 def predict(
     run: Annotated[Path, typer.Argument(help="A run, or an exported folder.")],
-    files: Annotated[list[str], typer.Argument(help="Files, folders, patterns; - reads names from stdin.")],
+    files: Annotated[list[str], typer.Argument(help="Files, folders, patterns; - is stdin.")],
     point: Annotated[str | None, typer.Option(help="Run this point.")] = None,
     deadline_ms: Annotated[float | None, typer.Option(help="The best answer within so many ms.", min=0)] = None,
-    budget_macs: Annotated[str | None, typer.Option(help="The best point within MACs: 2e6, or 0.5x of full.")] = None,
+    budget_macs: Annotated[str | None, typer.Option(help="The best within MACs: 2e6, or 0.5x of full.")] = None,
     confident: Annotated[bool, typer.Option("--confident", help="Stop when sure, as supple calibrate found.")] = False,
     min_confidence: Annotated[float | None, typer.Option(help="Stop at an exit this sure.", min=0, max=1)] = None,
     engine: Annotated[str | None, typer.Option(help="auto, torch, onnxruntime or openvino.")] = None,
@@ -33,7 +33,7 @@ def predict(
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     json: Json = False,
 ) -> None:
-    """Without a limit, the full model answers. Files that cannot be read are named (exit status 2). With --engine, or an
+    """Without a limit, the full model answers. Files that cannot be read are named (exit status 2). With --engine or an
     exported folder, exits run stage by stage until a deadline.
     """
     from supple.progress import counting
