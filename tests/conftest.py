@@ -24,6 +24,12 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which form of a network is the fastest matters to benchmarks, not to tests."""
+    monkeypatch.setattr("supple.deploy.LONG_ENOUGH_S", 0)
+
+
 def _trained(factory: pytest.TempPathFactory, method: str) -> Path:
     return train(tiny_recipe(method), factory.mktemp(method) / "run", quiet=True)
 

@@ -263,6 +263,7 @@ def splits(exits_run):
 def test_int8_is_scored_and_points_that_lose_too_much_are_left_out(
     exits_run, splits, traced_once, tmp_path, monkeypatch
 ):
+    monkeypatch.setattr(writing, "CALIBRATED_ON", 8)
     model, data = load(exits_run), Held(splits.train, splits.val, splits.test)
     manifest = export(model, "0" * 64, tmp_path / "all", Wanted("onnx", int8=True, most_lost=1.0), data)
     assert set(manifest["points"]) == {"exit=1", "exit=2", "full"}

@@ -170,7 +170,7 @@ def timed(found: list[Change], before: nn.Module, after: nn.Module, x: Tensor, r
     times = []
     for old, new in zip(blocks_of(before), blocks_of(after)):
         calls = {name: lambda b=b: b.module(inputs[old.path]) for name, b in (("old", old), ("new", new))}  # noqa: B023
-        spent = interleave(calls, rounds, seconds=2.0)
+        spent = interleave(calls, rounds, seconds=0.5)
         times.append((spent["old"].p50_ms, spent["new"].p50_ms))
     return [replace(change, ms=pair) for change, pair in zip(found, times)]
 
