@@ -9,8 +9,10 @@ import pytest
 from supple.errors import DataError, PointError
 from supple.ladder import Ladder, Row
 from supple.point import FULL, Point
+from supple.runtime.answers import Rule
 from supple.runtime.pace import Pace
-from supple.runtime.predictor import LateError, Predictor
+from supple.runtime.predictor import Predictor
+from supple.runtime.walk import LateError, walk
 
 EXITS = (Point(exit=1), Point(exit=2), FULL)
 X = np.zeros((1, 2), np.float32)
@@ -173,3 +175,64 @@ def test_estimates_follow_the_machine():
     assert pace.ms("step") == 10  # a lucky moment is no promise
     pace.note("step", 1e9)
     assert pace.ms("step") < 20  # and one accident no trend
+
+
+# --- batches ----------------------------------------------------------------------------------------------------------
+
+
+def stages_by_hand(sure_at: list[int]):
+    """Three stages; sample i is sure of its class from stage sure_at[i] on. Which samples came is written down."""
+    seen: list[list[int]] = []
+
+    def run(k, state):
+        numbers = [int(value) for value in state[0][:, 0]]
+        seen.append(numbers)
+        logits = np.array([[9.0 if k >= sure_at[i] else 0.1, 0.0] for i in numbers], np.float32)
+        return state, logits
+
+    return run, seen
+
+
+def test_samples_of_a_batch_leave_when_they_are_sure():
+    run, seen = stages_by_hand([0, 2, 1, 9])
+    x = (np.arange(4, dtype=np.float32)[:, None],)
+    names = [str(point) for point in EXITS]
+    found = walk(names, run, x, rule=Rule.above(0.9, names))
+    assert seen == [[0, 1, 2, 3], [1, 2, 3], [1, 3]]
+    assert [(point, why) for point, _, why in found] == [
+        ("exit=1", "confident"),
+        ("full", "full"),
+        ("exit=2", "confident"),
+        ("full", "full"),
+    ]
+
+
+def test_a_calibrated_rule_looks_at_its_own_points_and_ends_at_its_last():
+    policy = {"measure": "max_probability", "points": ["exit=1", "exit=2"], "thresholds": [0.9], "temperatures": [1, 2]}
+    rule = Rule.from_json(policy)
+    run, seen = stages_by_hand([0, 9])
+    found = walk([str(point) for point in EXITS], run, (np.arange(2, dtype=np.float32)[:, None],), rule=rule)
+    assert seen == [[0, 1], [1]]
+    assert [(point, why) for point, _, why in found] == [("exit=1", "confident"), ("exit=2", "budget")]
+    assert Rule.from_json({**policy, "thresholds": [None]}).sure("exit=1", np.array([[99.0, 0.0]])).tolist() == [False]
+
+
+def test_a_point_that_is_asked_for_is_not_walked_past():
+    engine = Chain(0, 0, 0)
+    answer = ask(predictor(engine), point="exit=1", cancel=threading.Event())
+    assert (answer.point, answer.reason, engine.ran) == ("exit=1", "asked", [0])
+
+
+@pytest.mark.parametrize("limit", [float("nan"), -1.0, float("inf")])
+def test_a_limit_that_is_no_number_is_refused(limit):
+    with pytest.raises(PointError, match="deadline_ms is"):
+        ask(predictor(Chain(0, 0, 0)), deadline_ms=limit)
+
+
+def test_many_files_share_a_budget(tmp_path):
+    engine = Chain(1, 1, 10)
+    made = predictor(engine)
+    made._input = lambda given: ((X,), True)
+    answers = made.predict_many(["a", "b", "c"], budget_ms=1000)
+    assert [answer.point for answer in answers] == ["full"] * 3
+    assert {answer.point for answer in made.predict_many(["a", "b", "c"], budget_ms=9)} == {"exit=2"}

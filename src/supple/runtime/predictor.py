@@ -7,6 +7,7 @@ A model with exits is anytime: stage by stage it goes on while the next stage is
 finished exit answers. Any other model has its point chosen beforehand. Decoding is part of the deadline.
 """
 
+import math
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -15,20 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from supple.errors import DataError, PointError, SuppleError
+from supple.errors import DataError, PointError
 from supple.ladder import Ladder
 from supple.point import FULL, Point
 from supple.runtime.answers import Prediction, Rule, told
 from supple.runtime.engine import Array, Engine, State
 from supple.runtime.pace import Pace
 from supple.runtime.skipping import follow
+from supple.runtime.walk import LateError, walk
 
 WARM, MEASURED = 3, 20  # calls of every step before it is trusted
-Reached = tuple[str, Array, str]  # of a sample: the point that answered, its logits, and why it was that one
-
-
-class LateError(SuppleError):
-    """A deadline that nothing can meet, where that was declared an error."""
 
 
 class Predictor:
@@ -77,6 +74,9 @@ class Predictor:
         the cheapest point, marked late; `strict` raises LateError instead.
         """
         began = time.perf_counter()
+        for name, value in (("deadline_ms", deadline_ms), ("budget_macs", budget_macs)):
+            if value is not None and not 0 <= value < math.inf:
+                raise PointError(f"{name} is {value}.", "Give a number from 0.")
         limits = (point, deadline_ms, budget_macs, min_confidence, confident or None)
         if sum(one is not None for one in limits) > 1:
             named = "point, deadline_ms, budget_macs, min_confidence, confident"
@@ -84,8 +84,20 @@ class Predictor:
         rule = self._rule(min_confidence, confident)
         x, single = self._input(given)
         left = None if deadline_ms is None else deadline_ms - 1000 * (time.perf_counter() - began)
-        if self.stages and (left is not None or cancel is not None or rule is not None):
-            reached = self._walk(x, left, cancel, rule, strict)
+        fixed = point is not None or budget_macs is not None
+        if self.stages and not fixed and (left is not None or cancel is not None or rule is not None):
+            batch = len(x[0])
+            self._measure_chain(x)
+            reached = walk(
+                self.stages,
+                self._run_stage,
+                x,
+                left_ms=left,
+                expected_ms=lambda k: self._next_ms(k, batch),
+                cancel=cancel,
+                rule=rule,
+                strict=strict,
+            )
         else:
             where, reason = self._choose(point, left, budget_macs, len(x[0]), strict)
             logits = self._timed(("point", where, len(x[0])), lambda: self.run_point(where, x))
@@ -124,58 +136,6 @@ class Predictor:
         if self.roles:
             return follow(self.engine, self.roles, x, Point.parse(name).skip)
         return self.engine.run_point(name, x)
-
-    def _walk(
-        self, x: State, left: float | None, cancel: threading.Event | None, rule: Rule | None, strict: bool
-    ) -> list[Reached]:
-        """Stage by stage: who answered each sample, with what, and why it ended there."""
-        batch = len(x[0])
-        self._measure_chain(x)
-        began, state, rows = time.perf_counter(), x, np.arange(batch)  # rows: the samples that go on
-        found: list[Reached | None] = [None] * batch
-        for k, name in enumerate(self.stages):
-            stop = None
-            if left is not None:
-                needed = self._next_ms(k, batch)
-                if 1000 * (time.perf_counter() - began) + needed > left:
-                    stop = "deadline"
-                    if k == 0 and strict:
-                        said = f"{left:.2g} ms are left after decoding, and the first exit takes {needed:.2g} ms."
-                        raise LateError(said, "Allow more time.")
-            if cancel is not None and cancel.is_set():
-                stop = "cancelled"
-            if stop is not None and all(found[row] is not None for row in rows):
-                for row in rows:
-                    found[row] = (*found[row][:2], stop)  # type: ignore[index]
-                break
-            state, logits = self._timed(("stage", k, len(rows)), lambda k=k, s=state: self.engine.run_stage(k, s))
-            if logits is None:
-                continue
-            assert name is not None
-            going = self._answered(found, rows, name, logits, rule)
-            if not going.any():
-                break
-            if not going.all():
-                state, rows = tuple(part[going] for part in state), rows[going]
-        if None in found:
-            raise DataError("no exit gave finite numbers.", "The weights or the input hold no numbers.")
-        return found  # type: ignore[return-value]
-
-    def _answered(self, found: list[Reached | None], rows: Array, name: str, logits: Array, rule: Rule | None) -> Array:
-        """Writes down the answers of an exit; which samples go on. The last finite answer of a sample stays."""
-        finite: Array = np.asarray(np.isfinite(logits).all(1))
-        sure = np.zeros(len(rows), bool) if rule is None else rule.sure(name, logits)
-        reason = "full" if rule is None or not rule.last(name) or name == "full" else "budget"
-        going = np.ones(len(rows), bool)
-        for place, row in enumerate(rows):
-            if finite[place]:
-                why = "confident" if sure[place] and not (rule is None or rule.last(name)) else reason
-                found[row] = (name, logits[place], why)
-                going[place] = not sure[place]
-            elif found[row] is not None:
-                found[row] = (*found[row][:2], "not finite")
-                going[place] = False
-        return going
 
     def _rule(self, least: float | None, confident: bool) -> Rule | None:
         if not confident and least is None:
@@ -222,6 +182,12 @@ class Predictor:
         return (sign * (row.score or 0.0) if row is not None else 0.0, self._macs.get(name, 0))
 
     # --- time ---------------------------------------------------------------------------------------------------------
+
+    def _run_stage(self, k: int, state: State) -> tuple[State, Array | None]:
+        found: tuple[State, Array | None] = self._timed(
+            ("stage", k, len(state[0])), lambda: self.engine.run_stage(k, state)
+        )
+        return found
 
     def _timed(self, step: object, call: Any) -> Any:
         start = time.perf_counter()
