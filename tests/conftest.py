@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import settings
 
 from supple.cli import main
 from supple.train import train
 from tiny import tiny_document, tiny_recipe
 
 torch.set_num_threads(1)  # one per xdist worker: more would only get in each other's way
+settings.register_profile("same", derandomize=True)  # the same examples in every run; hunt for others with
+settings.load_profile("same")  # pytest --hypothesis-profile=default
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from supple.errors import RecipeError
 from supple.text import did_you_mean
 
 T = TypeVar("T", bound=BaseModel)
-STRICT = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+STRICT = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
 LARGEST = 1_000_000  # bytes of a recipe file
 NESTED = (("method", "branch"), ("backbone", "args"))  # settings that have settings of their own
 
