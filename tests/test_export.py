@@ -24,7 +24,7 @@ from supple.model import example
 from supple.point import FULL, Point
 from supple.runtime.bundle import is_bundle, open_bundle
 from supple.runtime.engine import open_engine
-from supple.runtime.opening import choices_for, predictor, within
+from supple.runtime.opening import _weights, choices_for, predictor, within
 from supple.runtime.skipping import follow
 from test_contract import make
 
@@ -324,3 +324,30 @@ def test_detectors_are_refused_and_archives_are_not_opened(exits_run, splits, tm
     model.task = "boxes"
     with pytest.raises(SuppleError, match="a detector cannot be exported"):
         export(model, "0" * 64, tmp_path / "boxes", Wanted("onnx"), data)
+
+
+def test_the_chain_ends_at_the_last_point_that_was_asked_for(exits_run, splits, traced_once, tmp_path):
+    model = load(exits_run)
+    manifest = export(model, "w", tmp_path / "one", Wanted(points=(Point(exit=1),)), splits)
+    assert manifest["stages"] == []
+    for int8 in (False, True):  # exit=1 answers along the chain, though it has no graph of its own
+        wanted = Wanted(points=(Point(exit=2),), int8=int8, most_lost=1.0)
+        export(model, "w", tmp_path / f"two-{int8}", wanted, splits)
+        bundle = open_bundle(tmp_path / f"two-{int8}")
+        assert [str(point) for point in bundle.points] == ["exit=2"]
+        assert [point for point in bundle.chain if point] == ["exit=1", "exit=2"]
+        made = predictor(tmp_path / f"two-{int8}", engine="onnxruntime", precision=wanted.precision)
+        assert made.predict(made.zeros(1), deadline_ms=1e6)[0].point == "exit=2"
+
+
+def test_an_export_that_was_interrupted_leaves_no_folder_that_answers(exits_copy, splits, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("supple.export.writing._check", stop)
+    monkeypatch.setattr("supple.export.writing.shutil.rmtree", lambda *_, **__: None)  # as if it had been killed
+    with pytest.raises(KeyboardInterrupt):
+        wanted = Wanted(points=(Point(exit=1),))
+        export(load(exits_copy), _weights(exits_copy), exits_copy / "export" / "onnx-fp32", wanted, splits)
+    assert [path.name for path in (exits_copy / "export").iterdir()] == [".onnx-fp32.part"]
+    assert [choice.engine for choice in choices_for(exits_copy)] == ["torch"]

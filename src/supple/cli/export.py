@@ -21,9 +21,12 @@ def export(
     json: Json = False,
 ) -> None:
     """Every point as a graph of its own, and the stages of a model with exits as a chain. Each is run against PyTorch
-    on held-out images before it is written. The folder answers without PyTorch: supple predict FOLDER FILES.
+    on held-out images before it is written, and timed on every engine that opens it. The folder answers without
+    PyTorch: supple predict FOLDER FILES.
     """
     from importlib.util import find_spec
+
+    from torch import get_num_threads
 
     from supple import checkpoint
     from supple.cli.common import model_of, points_of, splits_for
@@ -32,7 +35,9 @@ def export(
     from supple.model import example
     from supple.progress import counting
     from supple.runtime.bundle import KINDS, open_bundle
-    from supple.runtime.opening import EXPORTS
+    from supple.runtime.compare import compare
+    from supple.runtime.engine import available
+    from supple.runtime.opening import EXPORTS, ROUNDS, SECONDS, Choice
 
     if to not in KINDS:
         raise RecipeError(f'--to is "{to}".', f"Possible: {', '.join(KINDS)}.")
@@ -58,6 +63,9 @@ def export(
         manifest = write_graphs(
             model, weights, folder, wanted, Held(splits.train, splits.val, splits.test), watch=watch
         )
+    choices = [Choice(name, open_bundle(folder)) for name in available(to)]
+    if choices:
+        compare(folder, choices, {}, points=None, batch=1, threads=get_num_threads(), rounds=ROUNDS, seconds=SECONDS)
     if json:
         print_json({"folder": str(folder), "cached": False, **manifest})
         return

@@ -30,13 +30,12 @@ def arrays(x: Any) -> State:
 def largest_difference(model: FlexibleModel, bundle: Bundle, engine: Engine, x: Any) -> float:
     """Every graph, and the chain, against the model on real inputs, alone and in a batch."""
     largest = 0.0
-    outputs = {str(point): next(model.run(x, (point,))) for point in bundle.points}
+    outputs = {str(point): next(model.run(x, (point,))) for point in bundle.answering}
     for batch in (x, select(x, torch.arange(1))):
         for name, what, logits in answers(bundle, engine, arrays(batch)):
-            if name in outputs:
-                expected = outputs[name].logits.numpy()[: len(logits)]
-                clear = decided(outputs[name])[: len(logits)]
-                largest = max(largest, _apart(logits[clear], expected[clear], what))
+            expected = outputs[name].logits.numpy()[: len(logits)]
+            clear = decided(outputs[name])[: len(logits)]
+            largest = max(largest, _apart(logits[clear], expected[clear], what))
     return largest
 
 

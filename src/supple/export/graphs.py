@@ -55,9 +55,11 @@ def graphs_of(model: FlexibleModel, points: Sequence[Point], x: Any) -> list[Gra
 
 
 @torch.no_grad()
-def chain_of(model: FlexibleModel, x: Any) -> list[Graph]:
-    """The graphs of the model's stages; none where only the last one answers."""
+def chain_of(model: FlexibleModel, x: Any, wanted: Sequence[Point]) -> list[Graph]:
+    """The graphs of the model's stages up to the last wanted point; none where only one of them answers."""
     stages, points = model.stages(), answering(model)
+    while points and points[-1] not in wanted:
+        points.pop()
     if not is_chain(points):
         return []
     chain, state = [], x

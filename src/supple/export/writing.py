@@ -13,7 +13,7 @@ from torch.utils import _pytree
 
 from supple import checkpoint, files
 from supple.cost import profile
-from supple.errors import CheckpointError, RecipeError
+from supple.errors import CheckpointError, RecipeError, SaveError
 from supple.evaluate import Dataset, Score, evaluate
 from supple.export.archives import Archives
 from supple.export.check import largest_difference, scores
@@ -87,12 +87,16 @@ def export(
         "policy": _policy(model),
         "versions": checkpoint.versions(),
     }
+    part = out.with_name(f".{out.name}.part")  # until all of it is checked
+    shutil.rmtree(part, ignore_errors=True)
     try:
-        _write(out, manifest, {name: content for parts in made.values() for name, content in parts.items()})
-        _check(model, out, manifest, wanted, data, x)
-    except BaseException:
-        shutil.rmtree(out, ignore_errors=True)
-        raise
+        _write(part, manifest, {name: content for parts in made.values() for name, content in parts.items()})
+        _check(model, part, manifest, wanted, data, x)
+        part.rename(out)
+    except OSError as error:
+        raise SaveError(f"{out} cannot be written: {error.strerror}.", "Give another folder with --out.") from None
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
     return manifest
 
 
@@ -105,7 +109,7 @@ def all_graphs(model: FlexibleModel, points: Sequence[Point], x: Any) -> tuple[l
         )
     two = select(x, torch.arange(2) % len(_pytree.tree_leaves(x)[0]))
     wanted = model.order(points or (*model.points, *model.settled))
-    return graphs_of(model, wanted, two), skip_graphs(model, two) or chain_of(model, two)
+    return graphs_of(model, wanted, two), skip_graphs(model, two) or chain_of(model, two, wanted)
 
 
 def _seen(graphs: list[Graph], chain: list[Graph], wanted: Wanted, data: Held) -> list[tuple[Tensor, ...]]:
@@ -131,7 +135,7 @@ def _check(model: FlexibleModel, out: Path, manifest: dict[str, Any], wanted: Wa
     known = {row.point: row for row in (*profile(model), *model.ladder)}
     found: dict[str, float] = {}
     if wanted.int8:
-        before = {score.name: score for score in evaluate(model, data.val, bundle.points)}
+        before = {score.name: score for score in evaluate(model, data.val, model.order(bundle.answering))}
         after = scores(model, bundle, engine, data.val)
         manifest["lost"] = {what: _lost(before[what.partition(", ")[0]], score) for what, score in after.items()}
         _leave_out(out, manifest, [what for what, lost in manifest["lost"].items() if lost > wanted.most_lost])

@@ -51,6 +51,11 @@ class Bundle:
         return tuple(Point.parse(text) for text in self.graphs)
 
     @property
+    def answering(self) -> tuple[Point, ...]:
+        """The points, and those that answer on the way along the chain."""
+        return tuple(map(Point.parse, dict.fromkeys((*self.graphs, *filter(None, self.chain)))))
+
+    @property
     def chain(self) -> tuple[str | None, ...]:
         """Which point each stage answers, of a model with exits; else empty."""
         return () if self.roles else tuple(stage.point for stage in self.stages)

@@ -39,6 +39,7 @@ def compare(
     batch: int,
     threads: int,
     rounds: int,
+    seconds: float = 60.0,
 ) -> list[Timed]:
     """Times of the points (None: all) on random inputs; others: networks of PyTorch to time beside them, by name.
 
@@ -56,7 +57,7 @@ def compare(
     for name, call in others.items():
         calls[name] = lambda call=call: call(x)  # type: ignore[misc]
         where[name] = name, None
-    found = interleave(calls, rounds, seconds=60.0)
+    found = interleave(calls, rounds, seconds)
     for _, one in made:
         one.close()
     timed = []

@@ -1,5 +1,6 @@
 """Engines by name. One runs the graphs of an exported folder, or a run itself, on numpy arrays."""
 
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Protocol
@@ -40,6 +41,11 @@ def input_name(place: int) -> str:
 def place_of(name: str) -> int:
     """The inverse of `input_name`."""
     return int(name.rpartition("_")[2])
+
+
+def parted(outputs: Sequence[Array], answers: bool) -> tuple[State, Array | None]:
+    """What a stage gave: the next state and, where a point answers there, its logits, which come last."""
+    return (tuple(outputs[:-1]), outputs[-1]) if answers else (tuple(outputs), None)
 
 
 def available(kind: str) -> list[str]:

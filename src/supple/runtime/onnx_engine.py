@@ -5,7 +5,7 @@ import threading
 import onnxruntime
 
 from supple.runtime.bundle import Bundle
-from supple.runtime.engine import Array, State, place_of
+from supple.runtime.engine import Array, State, parted, place_of
 
 Opened = tuple[onnxruntime.InferenceSession, dict[str, int]]  # and which of its inputs each one is
 
@@ -30,8 +30,7 @@ class OnnxEngine:
 
     def run_stage(self, k: int, state: State) -> tuple[State, Array | None]:
         stage = self.bundle.stages[k]
-        outputs = self._run(stage.file, state)
-        return (tuple(outputs), None) if stage.point is None else (tuple(outputs[:-1]), outputs[-1])
+        return parted(self._run(stage.file, state), stage.point is not None)
 
     def close(self) -> None:
         self._sessions.clear()

@@ -84,7 +84,7 @@ def exports_of(run: Path) -> Iterator[Bundle]:
     """The exported folders of a run that were made from its weights."""
     weights = _weights(run)
     for folder in sorted((run / EXPORTS).glob("*/")) if (run / EXPORTS).is_dir() else ():
-        if is_bundle(folder):
+        if not folder.name.startswith(".") and is_bundle(folder):  # such a one was interrupted
             bundle = open_bundle(folder)
             if bundle.checkpoint == weights:
                 yield bundle

@@ -7,7 +7,7 @@ import numpy as np
 import openvino
 
 from supple.runtime.bundle import Bundle
-from supple.runtime.engine import Array, State, input_name
+from supple.runtime.engine import Array, State, input_name, parted
 
 
 class OpenVinoEngine:
@@ -26,8 +26,7 @@ class OpenVinoEngine:
 
     def run_stage(self, k: int, state: State) -> tuple[State, Array | None]:
         stage = self.bundle.stages[k]
-        outputs = self._run(stage.file, state)
-        return (tuple(outputs), None) if stage.point is None else (tuple(outputs[:-1]), outputs[-1])
+        return parted(self._run(stage.file, state), stage.point is not None)
 
     def close(self) -> None:
         self._compiled.clear()
