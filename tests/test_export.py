@@ -219,6 +219,16 @@ def test_files_give_the_answers_that_the_run_gives(folder, exits_run, tmp_path):
             assert answer.label == model.classes[int(expected.argmax())]
 
 
+def test_batches_of_many_sizes_need_few_compiled_graphs(folder):
+    bundle = open_bundle(folder)
+    filling, exact = open_engine("openvino", bundle, 1), open_engine("onnxruntime", bundle, 1)
+    x = np.random.default_rng(0).standard_normal((9, *bundle.input_shape), np.float32)
+    for batch in (*range(1, 10), 3, 6):
+        found, expected = (engine.run_point("full", (x[:batch],)) for engine in (filling, exact))
+        np.testing.assert_allclose(found, expected, atol=1e-3, rtol=1e-3)
+    assert {size for _, size in filling._compiled} == {1, 2, 3, 4, 8, 16}
+
+
 def test_the_fastest_engine_is_remembered_and_said(folder, tmp_path, capsys):
     copy = Path(shutil.copytree(folder, tmp_path / "copy"))
     predictor(copy, threads=1).close()

@@ -1,4 +1,8 @@
-"""OpenVINO: every graph compiled for each batch size that is asked for, with a request of its own for every thread."""
+"""OpenVINO: every graph compiled for the batch sizes that are asked for, with a request of its own for every thread.
+
+A fixed size is faster than an open one, but compiling takes longer than answering, and samples that leave a batch make
+many sizes. So the first few are taken as they are; after that a batch is filled up to the next power of two.
+"""
 
 import threading
 from typing import Any
@@ -8,6 +12,8 @@ import openvino
 
 from supple.runtime.bundle import Bundle
 from supple.runtime.engine import Array, State, input_name, parted
+
+SIZES = 4  # of a graph, that are compiled as they are
 
 
 class OpenVinoEngine:
@@ -34,17 +40,23 @@ class OpenVinoEngine:
 
     def _run(self, file: str, inputs: State) -> list[Array]:
         requests: dict[tuple[str, int], Any] = self._mine.__dict__.setdefault("requests", {})
-        key = file, len(inputs[0])
+        batch = len(inputs[0])
+        key = file, batch if (file, batch) in requests else self._size(file, batch)
         if key not in requests:
             compiled = self._compile(*key)
             names = {name for entry in compiled.inputs for name in entry.names}
             requests[key] = compiled.create_infer_request(), [input_name(k) in names for k in range(len(inputs))]
         request, used = requests[key]
-        found = request.infer([np.ascontiguousarray(part) for part, use in zip(inputs, used) if use], share_inputs=True)
-        return [found[place] for place in range(len(found))]
+        given = [filled(part, key[1]) for part, use in zip(inputs, used) if use]
+        found = request.infer(given, share_inputs=True)
+        return [found[place][:batch] for place in range(len(found))]
+
+    def _size(self, file: str, batch: int) -> int:
+        """The size that a batch is run at."""
+        there = {size for name, size in list(self._compiled) if name == file}
+        return batch if batch in there or len(there) < SIZES else 1 << (batch - 1).bit_length()
 
     def _compile(self, file: str, batch: int) -> Any:
-        """A static batch is faster than an open one."""
         with self._lock:
             if (file, batch) not in self._compiled:
                 model = self._core.read_model(self.bundle.path(file))
@@ -52,6 +64,12 @@ class OpenVinoEngine:
                 model.reshape(shapes)
                 self._compiled[file, batch] = self._core.compile_model(model, "CPU", self._settings)
             return self._compiled[file, batch]
+
+
+def filled(part: Array, size: int) -> Array:
+    """A batch with its last sample repeated up to a size."""
+    missing = size - len(part)
+    return np.ascontiguousarray(part if not missing else np.concatenate([part, part[-1:].repeat(missing, 0)]))
 
 
 def load(bundle: Bundle, threads: int) -> OpenVinoEngine:

@@ -87,7 +87,8 @@ class Predictor:
         fixed = point is not None or budget_macs is not None
         if self.stages and not fixed and (left is not None or cancel is not None or rule is not None):
             batch = len(x[0])
-            self._measure_chain(x)
+            if left is not None:
+                self._measure_chain(x)
             reached = walk(
                 self.stages,
                 self._run_stage,

@@ -1,0 +1,75 @@
+"""What a calibrated policy saves on a real network: throughput and accuracy against the full model as a static graph.
+
+    supple train recipes/pocket/anytime.yaml --out runs/pocket/anytime
+    supple calibrate runs/pocket/anytime --accuracy-drop 0.004
+    supple export runs/pocket/anytime && supple export runs/pocket/anytime --int8
+    python benchmarks/policy.py runs/pocket/anytime [--batch 32] [--threads 2]
+
+All test images in batches, on ONNX Runtime; samples that are sure leave the batch. The static and the confident answers
+to a batch are timed in turn, and the ratio is that of the sums. Prints Markdown.
+"""
+
+import argparse
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from supple.assemble import data_of
+from supple.machine import machine
+from supple.runtime.opening import exports_of, of_bundle
+from supple.runtime.predictor import Predictor
+
+GOALS = {"fp32": 1.8, "int8": 1.5}
+MOST_LOST = 0.5
+
+
+def compare(one: Predictor, batches: list[tuple[np.ndarray, np.ndarray]], precision: str) -> None:
+    static = confident = 0.0
+    right = {"static": 0, "confident": 0}
+    where: Counter[str] = Counter()
+    one.engine.run_point("full", (batches[0][0],))  # both once, to warm up
+    one.predict(batches[0][0], confident=True)
+    for x, y in batches:
+        start = time.perf_counter()
+        logits = one.engine.run_point("full", (x,))
+        middle = time.perf_counter()
+        answers = one.predict(x, confident=True)
+        end = time.perf_counter()
+        static, confident = static + middle - start, confident + end - middle
+        right["static"] += int((logits.argmax(1) == y).sum())
+        right["confident"] += sum(answer.label == one.classes[label] for answer, label in zip(answers, y))
+        where.update(answer.point for answer in answers)
+    count = sum(len(y) for _, y in batches)
+    ratio, lost = static / confident, 100 * (right["static"] - right["confident"]) / count
+    goal = f"at least {GOALS[precision]}, at most {MOST_LOST} points less"
+    missed = "" if ratio >= GOALS[precision] and lost <= MOST_LOST else ": **missed**"
+    shares = ", ".join(f"{point} {100 * where[point] / count:.0f} %" for point in one.stages if point)
+    before = f"{count / static:.0f} | {100 * right['static'] / count:.2f} %"
+    after = f"{count / confident:.0f} | {100 * right['confident'] / count:.2f} %"
+    print(f"| {precision} | {before} | {after} | {ratio:.2f} | {goal}{missed} | {shares} |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--threads", type=int, default=2)
+    given = parser.parse_args()
+    test = data_of(given.run).test
+    batches = [test.batch(indices) for indices in torch.split(torch.arange(len(test)), given.batch)]
+    arrays = [(x.numpy(), y.numpy()) for x, y in batches]
+    print(f"{machine()}, ONNX Runtime, {given.threads} threads, batch {given.batch}, {len(test)} test images\n")
+    print("| precision | static images/s | accuracy | policy images/s | accuracy | ratio | goal | who answered |")
+    print("|---|---|---|---|---|---|---|---|")
+    for bundle in exports_of(given.run):
+        if bundle.kind == "onnx":
+            one = of_bundle(bundle, "onnxruntime", given.threads)
+            compare(one, arrays, bundle.precision)
+            one.close()
+
+
+if __name__ == "__main__":
+    main()
