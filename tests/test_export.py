@@ -24,6 +24,7 @@ from supple.model import example
 from supple.point import FULL, Point
 from supple.runtime.bundle import is_bundle, open_bundle
 from supple.runtime.engine import open_engine
+from supple.runtime.inputs import zeros
 from supple.runtime.opening import _weights, choices_for, predictor, within
 from supple.runtime.skipping import follow
 from test_contract import make
@@ -253,6 +254,54 @@ def test_an_export_of_a_run_is_found_and_one_of_other_weights_is_not(folder, exi
         predictor(exits_copy, "opnvino")
 
 
+def test_a_damaged_export_is_passed_over_and_one_of_some_points_is_not_chosen(folder, exits_copy, capsys):
+    copy = Path(shutil.copytree(folder, exits_copy / "export" / "onnx-fp32"))
+    manifest = json.loads((copy / "manifest.json").read_text())
+    (copy / "manifest.json").write_text(json.dumps({**manifest, "asked": ["exit=1"]}))
+    with predictor(exits_copy, threads=1) as made:
+        assert made.engine.name == "torch"
+    (copy / "full.onnx").write_bytes(b"")
+    assert [choice.engine for choice in choices_for(exits_copy)] == ["torch"]
+    assert "It is passed over; remove" in capsys.readouterr().err
+
+
+def test_an_exported_folder_that_is_named_answers_whatever_it_has_lost(folder, tmp_path):
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    manifest = json.loads((copy / "manifest.json").read_text())
+    lossy = {"precision": "int8", "lost": {"full": 0.5}, "left_out": ["exit=1"]}
+    (copy / "manifest.json").write_text(json.dumps({**manifest, **lossy}))
+    predictor(copy, "onnxruntime", threads=1).close()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"files": []},
+        {"input_shape": None},
+        {"input_shape": [1, 2, 3]},
+        {"policy": {"a": 1}},
+        {"task": "foo"},
+        {"lost": {"full": "a"}},
+        {"stages": [{"file": "full.onnx", "point": None}]},
+        {"points": {"exit=x": {"file": "full.onnx"}}},
+        {"classes": 5},
+    ],
+    ids=str,
+)
+def test_a_manifest_that_tells_nonsense_is_refused(change, folder, tmp_path):
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    manifest = json.loads((copy / "manifest.json").read_text())
+    (copy / "manifest.json").write_text(json.dumps({**manifest, **change}))
+    with pytest.raises(CheckpointError):
+        predictor(copy, "onnxruntime", threads=1)
+
+
+@pytest.mark.parametrize("given", [{"threads": 0}, {"threads": "2"}, {"engine": None}, {"precision": "int4"}], ids=str)
+def test_what_a_predictor_cannot_be_is_said(given, folder):
+    with pytest.raises(RecipeError):
+        predictor(folder, **given)
+
+
 def test_an_engine_that_is_not_installed_names_the_extra(exits_copy, monkeypatch):
     monkeypatch.setattr("supple.runtime.engine.find_spec", lambda package: None if package == "onnxruntime" else True)
     with pytest.raises(RecipeError, match="not installed") as told:
@@ -312,9 +361,24 @@ def test_export_verb_writes_checks_and_finds_it_again(command, exits_copy):
     assert done["difference"] < 1e-4
     assert command("predict", exits_copy / "one", exits_copy / "curve.png").status == 0
     command("export", exits_copy, "--out", exits_copy / "one").refused(2, "already exists", "--out")
+    times = json.loads((exits_copy / "one" / "ladder.json").read_text())["points"]
+    assert {row["engine"] for row in times if row.get("p50_ms")} == {"onnxruntime", "openvino"}
+    command("bench", exits_copy / "one", "--point", "exit=9").refused(2, "no point exit=9", "Use one of these")
+    command("bench", exits_copy, "train.epochs=9", "--engine", "torch").refused(2, "changes do not apply")
     command("export", exits_copy, "--to", "onxx").refused(2, "onxx", "onnx, openvino, torch-export")
     command("export", exits_copy, "--to", "torch-export", "--int8").refused(2, "--int8", "onnx")
     command("predict", exits_copy, exits_copy / "curve.png", "--engine", "openvino").refused(2, "openvino", "export")
+
+
+def test_a_folder_counts_as_there_only_if_it_is_what_is_asked_for(command, exits_copy):
+    assert command("export", exits_copy, "--point", "exit=1").status == 0
+    assert "is there already" in command("export", exits_copy, "--point", "exit=1").out
+    command("export", exits_copy).refused(2, "made from other weights, points", "rm -r")
+    shutil.rmtree(exits_copy / "export")
+    command("calibrate", exits_copy, "--budget-macs", "0.5x")
+    command("export", exits_copy, "--point", "exit=1")
+    command("calibrate", exits_copy, "--budget-macs", "0.9x")
+    command("export", exits_copy, "--point", "exit=1").refused(2, "thresholds", "rm -r")
 
 
 def test_a_graph_that_differs_is_not_written(exits_run, splits, tmp_path, monkeypatch):
@@ -347,7 +411,7 @@ def test_the_chain_ends_at_the_last_point_that_was_asked_for(exits_run, splits, 
         assert [str(point) for point in bundle.points] == ["exit=2"]
         assert [point for point in bundle.chain if point] == ["exit=1", "exit=2"]
         made = predictor(tmp_path / f"two-{int8}", engine="onnxruntime", precision=wanted.precision)
-        assert made.predict(made.zeros(1), deadline_ms=1e6)[0].point == "exit=2"
+        assert made.predict(zeros(made.shape, 1), deadline_ms=1e6)[0].point == "exit=2"
 
 
 def test_an_export_that_was_interrupted_leaves_no_folder_that_answers(exits_copy, splits, monkeypatch):
@@ -359,5 +423,6 @@ def test_an_export_that_was_interrupted_leaves_no_folder_that_answers(exits_copy
     with pytest.raises(KeyboardInterrupt):
         wanted = Wanted(points=(Point(exit=1),))
         export(load(exits_copy), _weights(exits_copy), exits_copy / "export" / "onnx-fp32", wanted, splits)
-    assert [path.name for path in (exits_copy / "export").iterdir()] == [".onnx-fp32.part"]
+    [left] = (exits_copy / "export").iterdir()
+    assert left.name.startswith(".onnx-fp32.")
     assert [choice.engine for choice in choices_for(exits_copy)] == ["torch"]

@@ -223,16 +223,60 @@ def test_a_point_that_is_asked_for_is_not_walked_past():
     assert (answer.point, answer.reason, engine.ran) == ("exit=1", "asked", [0])
 
 
-@pytest.mark.parametrize("limit", [float("nan"), -1.0, float("inf")])
-def test_a_limit_that_is_no_number_is_refused(limit):
-    with pytest.raises(PointError, match="deadline_ms is"):
-        ask(predictor(Chain(0, 0, 0)), deadline_ms=limit)
+@pytest.mark.parametrize("limit", [float("nan"), -1.0, float("inf"), "5", True])
+@pytest.mark.parametrize("name", ["deadline_ms", "budget_macs", "min_confidence"])
+def test_a_limit_that_is_no_number_is_refused(name, limit):
+    made = predictor(Chain(0, 0, 0))
+    with pytest.raises(PointError, match=f"{name} is"):
+        ask(made, **{name: limit})
+    with pytest.raises(PointError, match="budget_ms is"):
+        made.predict_many([], budget_ms=limit)
 
 
-def test_many_files_share_a_budget(tmp_path):
-    engine = Chain(1, 1, 10)
+def test_a_confidence_is_at_most_one():
+    with pytest.raises(PointError, match="min_confidence is 5"):
+        ask(predictor(Chain(0, 0, 0)), min_confidence=5)
+
+
+@pytest.mark.parametrize("given", [None, 5, [X], {}, (), ([[1.0]],), (X, X), X[:0], X[0], "x.png"])
+def test_an_input_that_is_none_is_refused_by_name(given):
+    with pytest.raises(DataError, match="the input is of type|inputs of shapes|nothing says how files"):
+        predictor(Chain(0, 0, 0)).predict(given)
+
+
+def test_a_budget_needs_known_costs():
+    made = predictor(Chain(0, 0, 0))
+    made._macs = {}
+    with pytest.raises(PointError, match="not known here"):
+        ask(made, budget_macs=1e12)
+
+
+@pytest.mark.parametrize("chain", [True, False])
+def test_a_batch_of_a_new_size_is_not_measured_within_its_deadline(chain):
+    """It is expected to take as long as its samples one by one, until enough such calls have been seen."""
+    engine = Chain(1, 1, 20)  # whatever the batch
+    made = predictor(engine, chain)
+    four = np.zeros((4, 2), np.float32)
+    answers = made.predict(four, deadline_ms=60)
+    assert len(engine.ran) == (2 if chain else 1)
+    assert {answer.point for answer in answers} == {"exit=2"}  # 4 x 22 ms would be too long
+    for _ in range(10):
+        made.predict(four, deadline_ms=1000)
+    assert {answer.point for answer in made.predict(four, deadline_ms=60)} == {"full"}
+    with pytest.raises(LateError):
+        made.predict(np.zeros((64, 2), np.float32), deadline_ms=10, strict=True)
+
+
+def test_a_chain_that_ends_before_the_full_model_does_not_say_so():
+    logits = np.eye(3, dtype=np.float32)[:1]
+    [(point, _, why)] = walk(["exit=1", "exit=2"], lambda k, state: (state, logits), (X,), left_ms=1e6)
+    assert (point, why) == ("exit=2", "largest")
+
+
+def test_many_files_share_a_budget(monkeypatch):
+    engine = Chain(1, 1, 200)
     made = predictor(engine)
-    made._input = lambda given: ((X,), True)
-    answers = made.predict_many(["a", "b", "c"], budget_ms=1000)
+    monkeypatch.setattr("supple.runtime.predictor.taken", lambda given, *_: ((X,), True))
+    answers = made.predict_many(["a", "b", "c"], budget_ms=10_000)
     assert [answer.point for answer in answers] == ["full"] * 3
-    assert {answer.point for answer in made.predict_many(["a", "b", "c"], budget_ms=9)} == {"exit=2"}
+    assert {answer.point for answer in made.predict_many(["a", "b", "c"], budget_ms=150)} == {"exit=2"}

@@ -15,3 +15,9 @@ def machine() -> str:
     except OSError:
         pass
     return f"{name}, {os.cpu_count()} cores"
+
+
+def cores() -> int:
+    """How many threads a program may use here, as torch counts them: OMP_NUM_THREADS, or all cores."""
+    said = os.environ.get("OMP_NUM_THREADS", "")
+    return max(1, int(said)) if said.isdecimal() else os.cpu_count() or 1

@@ -41,21 +41,30 @@ def gather(names: Iterable[str], endings: Iterable[str], kind: str) -> list[Path
     """
     paths: list[Path] = []
     for name in names:
-        path = Path(name)
         if name == STDIN:
             paths += [Path(line.rstrip("\n")) for line in sys.stdin if line.strip()]
-        elif path.is_dir():
-            inside = sorted(file for file in path.iterdir() if file.suffix.lower() in endings)
-            if not inside:
-                raise DataError(f"the folder {path} holds no {kind}.", f"Known endings: {', '.join(sorted(endings))}.")
-            paths += inside
-        elif glob.has_magic(name) and not path.exists():
-            found = sorted(Path(one) for one in glob.glob(name, recursive=True))
-            if not found:
-                raise DataError(f"no file fits {name}.", "Check the pattern; ** looks into folders within folders.")
-            paths += found
-        else:
-            paths.append(path)
+            continue
+        try:
+            paths += _fitting(name, endings, kind)
+        except (OSError, ValueError) as error:
+            said = error.strerror if isinstance(error, OSError) else error
+            raise DataError(f"{name[:80]} cannot be looked for: {said}.", "Give files, folders or patterns.") from None
     if not paths:
         raise DataError("stdin named no file.", "Give a path on each line.")
     return paths
+
+
+def _fitting(name: str, endings: Iterable[str], kind: str) -> list[Path]:
+    """The files that one name stands for."""
+    path = Path(name)
+    if path.is_dir():
+        inside = sorted(file for file in path.iterdir() if file.suffix.lower() in endings)
+        if not inside:
+            raise DataError(f"the folder {path} holds no {kind}.", f"Known endings: {', '.join(sorted(endings))}.")
+        return inside
+    if glob.has_magic(name) and not path.exists():
+        found = sorted(Path(one) for one in glob.glob(name, recursive=True))
+        if not found:
+            raise DataError(f"no file fits {name}.", "Check the pattern; ** looks into folders within folders.")
+        return found
+    return [path]

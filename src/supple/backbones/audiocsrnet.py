@@ -91,7 +91,7 @@ class Audio(nn.Module):
         if sound is None:
             raise DataError(
                 "there is no sound with this picture, and all that comes after the stage vision listens.",
-                "Put NAME.wav beside NAME.jpg, or ask for an exit at vision, such as --point exit=1.",
+                "Put NAME.wav beside NAME.jpg, or ask for an exit at vision, if there is one: --point exit=1.",
             )
         return seen, self.layers(sound).mean((2, 3))
 

@@ -1,5 +1,6 @@
 """The command line: `supple VERB ...`. One file per verb; torch is imported only when a verb runs."""
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -33,6 +34,7 @@ GROUPS = {
         "predict": "answers for files at a point, within a deadline or a budget, or when sure",
     },
 }
+IMPORTED: list[str] = []  # what --import named, for processes that a verb starts
 VERBS = {verb: text for group in GROUPS.values() for verb, text in group.items()}
 
 
@@ -50,6 +52,9 @@ def overview() -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status: 0, 1 (failure), 2 (the user's mistake), 130 (Ctrl-C)."""
+    for stream in (sys.stdin, sys.stdout, sys.stderr):  # a name of a file may be any bytes
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="surrogateescape")
     given = [*(sys.argv[1:] if arguments is None else arguments)]  # not list(): the verb's module has that name here
     debug = "--debug" in given
     given = [word for word in given if word != "--debug"]
@@ -65,6 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         for module in modules:
             _import(module)
+            IMPORTED.append(module)
         return _run(given)
     except SuppleError as error:
         if debug:

@@ -1,5 +1,4 @@
 import json as json_text
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from supple.cli import IMPORTED
 from supple.cli.common import Changes, Json, Points, Target, is_run, numbers, points_of, print_json
 from supple.errors import RecipeError, SuppleError
 
@@ -18,7 +18,7 @@ def bench(
     changes: Changes = None,
     point: Points = None,
     batch: Annotated[str, typer.Option(help="Batch sizes, such as 1,16.")] = "1",
-    threads: Annotated[str | None, typer.Option(help="Numbers of threads, such as 1,2; default: torch's.")] = None,
+    threads: Annotated[str | None, typer.Option(help="Numbers of threads, such as 1,2; default: all cores.")] = None,
     rounds: Annotated[int, typer.Option(help="Measured calls of each point, in turn.", min=5, max=10_000)] = 50,
     engine: Annotated[str | None, typer.Option(help="torch,onnxruntime,openvino, or all: a column each.")] = None,
     against: Annotated[str | None, typer.Option(help="Time this network of timm beside it.")] = None,
@@ -44,6 +44,8 @@ def bench(
     elif engine is None and against is None and not is_bundle(target):
         rows = _points(target, changes, point, sizes, counts[0], rounds)
     else:
+        if changes:
+            raise RecipeError("engines run what was trained: changes do not apply.", "Leave them out.")
         rows = _engines(target, point, sizes, counts[0], rounds, engine, against)
     if json:
         print_json({"points": rows})
@@ -55,7 +57,9 @@ def bench(
 
 def _elsewhere(words: list[str]) -> list[dict[str, Any]]:
     """The rows that another process measures: a runtime's threads cannot be changed once they are there."""
-    done = subprocess.run([sys.executable, "-m", "supple", "bench", *words, "--json"], capture_output=True, text=True)
+    modules = [word for module in IMPORTED for word in ("--import", module)]
+    command = [sys.executable, "-m", "supple", *modules, "bench", *words, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         cause, *cure = done.stderr.strip().splitlines() or ["bench failed."]
         raise SuppleError(cause.removeprefix("error: "), " ".join(cure))
@@ -108,6 +112,7 @@ def _engines(
     against: str | None,
 ) -> list[dict[str, Any]]:
     """Points on engines, the same network untouched and another one beside them."""
+    from supple.machine import cores
     from supple.runtime.bundle import is_bundle
     from supple.runtime.compare import compare
     from supple.runtime.engine import ENGINES
@@ -125,7 +130,7 @@ def _engines(
     missing = set(wanted) - {choice.engine for choice in choices}
     if (missing and engine != "all") or not choices:
         raise RecipeError(f"{target} has nothing for {', '.join(missing)}.", f"Export it: supple export {target}.")
-    count = threads or os.cpu_count() or 1
+    count = threads or cores()
     others = _others(Path(target), against, count)
     rows = []
     for size in sizes:
@@ -157,6 +162,8 @@ def _others(target: Path, against: str | None, threads: int) -> dict[str, Callab
         from supple.backbones.networks import timm_network
 
         shape = model.input_shape or ()
+        if not all(isinstance(side, int) for side in shape):
+            raise RecipeError("--against takes networks for pictures; this run also hears.", "Leave --against out.")
         given = {"num_classes": len(model.classes), "in_channels": shape[0], "input_shape": shape}
         networks[against] = timm_network(**given, model=against).eval()
 

@@ -26,12 +26,11 @@ def export(
     """
     from importlib.util import find_spec
 
-    from torch import get_num_threads
-
     from supple import checkpoint
     from supple.cli.common import model_of, points_of, splits_for
-    from supple.export.writing import Held, Wanted, all_graphs
+    from supple.export.writing import Held, Wanted, all_graphs, policy_of
     from supple.export.writing import export as write_graphs
+    from supple.machine import cores
     from supple.model import example
     from supple.progress import counting
     from supple.runtime.bundle import KINDS, open_bundle
@@ -50,11 +49,15 @@ def export(
     weights = checkpoint.read_manifest(run)["files"][checkpoint.WEIGHTS]
     wanted = Wanted(to, int8, tuple(points_of(model, point)) if point else (), most_lost)
     folder = out or run / EXPORTS / f"{to}-{wanted.precision}"
-    if out is None and (folder / checkpoint.MANIFEST).is_file() and not point:
-        if open_bundle(folder).checkpoint == weights:
+    if out is None and (folder / checkpoint.MANIFEST).is_file():
+        there = open_bundle(folder)
+        same = there.checkpoint == weights and there.asked == tuple(map(str, wanted.points))
+        same = same and there.policy == policy_of(model) and (not int8 or there.most_lost == most_lost)
+        if same:
             print_json({"folder": str(folder), "cached": True}) if json else print(f"{folder} is there already.")
             return
-        raise RecipeError(f"{folder} was made from other weights.", "Remove it, or give --out.")
+        cure = f"Remove it, or give --out: rm -r {folder}"
+        raise RecipeError(f"{folder} was made from other weights, points, thresholds or limits.", cure)
     check_out(folder)
     assert model.input_shape is not None
     count = sum(map(len, all_graphs(model, wanted.points, example(model.input_shape, 2))))
@@ -63,13 +66,14 @@ def export(
         manifest = write_graphs(
             model, weights, folder, wanted, Held(splits.train, splits.val, splits.test), watch=watch
         )
-    choices = [Choice(name, open_bundle(folder)) for name in available(to)]
+    bundle = open_bundle(folder)
+    choices = [Choice(name, bundle) for name in available(to)]
     if choices:
-        compare(folder, choices, {}, points=None, batch=1, threads=get_num_threads(), rounds=ROUNDS, seconds=SECONDS)
+        compare(folder, choices, {}, points=None, batch=1, threads=cores(), rounds=ROUNDS, seconds=SECONDS)
     if json:
         print_json({"folder": str(folder), "cached": False, **manifest})
         return
-    print(f"{open_bundle(folder).ladder}\n")
+    print(f"{bundle.ladder}\n")
     for name in manifest.get("left_out", ()):
         print(f"left out: {name}, which loses {100 * manifest['lost'][name]:.1f} points in int8")
     if "difference" in manifest:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,11 +85,18 @@ def export(
         "stages": [
             {"file": _opened(made[g.name], wanted.to), "point": g.point and str(g.point), "role": g.role} for g in chain
         ],
-        "policy": _policy(model),
+        "policy": policy_of(model),
+        "asked": [str(point) for point in wanted.points],
+        "most_lost": wanted.most_lost,
         "versions": checkpoint.versions(),
     }
-    part = out.with_name(f".{out.name}.part")  # until all of it is checked
-    shutil.rmtree(part, ignore_errors=True)
+    out = out.absolute()
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        part = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))  # until all of it is checked
+        part.chmod(0o755)
+    except OSError as error:
+        raise SaveError(f"{out} cannot be written: {error.strerror}.", "Give another folder with --out.") from None
     try:
         _write(part, manifest, {name: content for parts in made.values() for name, content in parts.items()})
         _check(model, part, manifest, wanted, data, x)
@@ -195,6 +203,7 @@ def _opened(parts: dict[str, bytes], to: str) -> str:
     return next(name for name in parts if name.endswith(KINDS[to]))
 
 
-def _policy(model: FlexibleModel) -> Any:
+def policy_of(model: FlexibleModel) -> Any:
+    """The thresholds of `supple calibrate` as JSON has them; None if there are none."""
     policy = getattr(model, "policy", None)
-    return None if policy is None else policy.to_json()
+    return None if policy is None else json.loads(json.dumps(policy.to_json()))

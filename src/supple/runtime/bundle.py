@@ -12,6 +12,7 @@ from supple.errors import CheckpointError
 from supple.files import sha256
 from supple.ladder import Ladder
 from supple.point import Point
+from supple.runtime.answers import Rule
 
 FORMAT = 1
 MANIFEST, LADDER = "manifest.json", "ladder.json"
@@ -44,6 +45,8 @@ class Bundle:
     policy: dict[str, Any] | None
     lost: dict[str, float]  # int8: the score that each point lost on held-out samples
     left_out: tuple[str, ...]  # int8: points, or the chain, that lost too much
+    asked: tuple[str, ...]  # the points that were asked for; empty: all
+    most_lost: float  # int8: what a point might lose
     ladder: Ladder = field(default_factory=Ladder, compare=False)
 
     @property
@@ -82,7 +85,7 @@ def is_bundle(folder: str | Path) -> bool:
 def open_bundle(folder: str | Path) -> Bundle:
     """Reads and checks an exported folder: format, and every file against its digest."""
     folder = Path(folder)
-    cure = "Export it again: supple export RUN."
+    cure = f"Remove {folder}, and export again: supple export RUN."
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -95,10 +98,12 @@ def open_bundle(folder: str | Path) -> Bundle:
         said = f"{folder / MANIFEST} has format {manifest.get('format')!r}; this supple reads format {FORMAT}."
         raise CheckpointError(said, "Another version wrote it: update supple, or export again.")
     try:
-        bundle = _read(folder, manifest)
-    except (LookupError, TypeError, AttributeError, ValueError) as error:
-        raise CheckpointError(f"{folder / MANIFEST} is incomplete: {error}.", cure) from None
-    for name, digest in manifest["files"].items():
+        bundle, digests = _read(folder, manifest), dict(manifest["files"])
+    except CheckpointError:
+        raise
+    except Exception as error:
+        raise CheckpointError(f"{folder / MANIFEST} is incomplete: {error!r:.200}.", cure) from None
+    for name, digest in digests.items():
         path = folder / name
         if not path.is_file():
             raise CheckpointError(f"{path} is missing.", cure)
@@ -116,6 +121,13 @@ def _read(folder: Path, manifest: dict[str, Any]) -> Bundle:
             raise ValueError(f"nothing vouches for {name}")
     if manifest["to"] not in KINDS or not graphs:
         raise ValueError("no graphs")
+    if stages and stages[-1].point is None and stages[-1].role == "stage":
+        raise ValueError("the last stage answers nothing")
+    if not isinstance(manifest["task"], str) or not manifest["input_shape"]:
+        raise ValueError(f"task {manifest['task']!r}, input_shape {manifest['input_shape']!r}")
+    Rule.from_json(manifest["policy"])
+    for point in (*graphs, *(stage.point for stage in stages if stage.point is not None)):
+        Point.parse(point)
     bundle = Bundle(
         folder,
         manifest["to"],
@@ -128,8 +140,10 @@ def _read(folder: Path, manifest: dict[str, Any]) -> Bundle:
         _tuples(manifest["input_shape"]),
         manifest["preprocess"],
         manifest["policy"],
-        dict(manifest.get("lost", {})),
+        {str(what): float(lost) for what, lost in manifest.get("lost", {}).items()},
         tuple(manifest.get("left_out", ())),
+        tuple(manifest["asked"]),
+        float(manifest["most_lost"]),
         read_ladder(folder, manifest),
     )
     return bundle
@@ -143,7 +157,8 @@ def read_ladder(folder: Path, manifest: dict[str, Any]) -> Ladder:
         return Ladder()
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{folder / LADDER} cannot be read: {error}.", "Delete it, and measure again.") from None
-    return Ladder.from_json(document) if document.get("checkpoint") == manifest["checkpoint"] else Ladder()
+    own = isinstance(document, dict) and document.get("checkpoint") == manifest["checkpoint"]
+    return Ladder.from_json(document) if own else Ladder()
 
 
 def _tuples(shape: Any) -> Any:

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 from supple import files
+from supple.errors import PointError
 from supple.ladder import Ladder
 from supple.machine import machine
 from supple.runtime.bundle import LADDER, Bundle
 from supple.runtime.clock import Times, interleave
+from supple.runtime.inputs import zeros
 from supple.runtime.opening import Choice, opened
 from supple.runtime.predictor import Predictor
 
@@ -46,6 +48,9 @@ def compare(
     What was found of exported folders goes into their ladders.
     """
     made = [(choice, opened(path, choice, threads)) for choice in choices]
+    there = list(dict.fromkeys(str(point) for _, one in made for point in one.points))
+    for name in set(points or ()) - set(there):
+        raise PointError(f"there is no point {name} here: there are {', '.join(there)}.", "Use one of these.")
     x = _inputs(made[0][1], batch)
     calls: dict[str, Callable[[], object]] = {}
     where: dict[str, tuple[str, Choice | None]] = {}
@@ -84,4 +89,4 @@ def keep(bundle: Bundle, timed: Timed) -> None:
 
 def _inputs(one: Predictor, batch: int) -> tuple[np.ndarray[Any, Any], ...]:
     rng = np.random.default_rng(0)
-    return tuple(np.asarray(rng.standard_normal(part.shape, np.float32)) for part in one.zeros(batch))
+    return tuple(np.asarray(rng.standard_normal(part.shape, np.float32)) for part in zeros(one.shape, batch))

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from supple import files
-from supple.errors import CheckpointError, RecipeError, SaveError
+from supple.errors import CheckpointError, RecipeError, SaveError, SuppleError
+from supple.ladder import Ladder
 from supple.machine import machine
 from supple.runtime.answers import Rule
 from supple.runtime.bundle import MANIFEST, Bundle, is_bundle, open_bundle
 from supple.runtime.clock import interleave
 from supple.runtime.engine import ENGINES, available, open_engine
+from supple.runtime.inputs import zeros
 from supple.runtime.predictor import Predictor
 from supple.text import did_you_mean, say
 
@@ -45,18 +47,33 @@ def predictor(
     of its score on held-out images. Of a run, folders in RUN/export are found, if they were made from its weights.
     """
     path = Path(path)
-    choices = [c for c in choices_for(path) if precision in (None, c.precision)]
+    if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= 256:
+        raise RecipeError(f"threads is {threads!r}.", "Give a whole number from 1 to 256.")
+    if precision not in (None, "fp32", "int8"):
+        raise RecipeError(f'precision is "{precision}".', "Possible: fp32, int8.")
+    if engine != "auto" and engine not in ENGINES:
+        raise RecipeError(f'there is no engine "{engine}".', did_you_mean(str(engine), ["auto", *ENGINES]))
+    choices = choices_for(path)
     if engine != "auto":
         choices = _named(path, choices, engine)
-    choices = [c for c in choices if precision is not None or within(c, most_lost)]
+    choices = [c for c in choices if precision in (None, c.precision)]
+    if precision is None and not is_bundle(path):
+        choices = [c for c in choices if within(c, most_lost)]
     if not choices:
         wanted = f"{engine}{'' if precision is None else f' in {precision}'}"
-        raise RecipeError(f"{path} has nothing for {wanted}.", "Export it: supple export RUN --to onnx.")
+        cure = f"Export it: supple export RUN{' --int8' if precision == 'int8' else ''}. See docs/engines.md."
+        raise RecipeError(f"{path} has nothing for {wanted} that answers at every point.", cure)
     if engine != "auto" and precision is None:
         choices = [c for c in choices if c.precision == "fp32"] or choices
     chosen = choices[0] if len(choices) == 1 else fastest(path, choices, threads)
     made = opened(path, chosen, threads)
-    made.warm()
+    try:
+        made.warm()
+    except SuppleError:
+        raise
+    except Exception as error:  # whatever a runtime says of graphs that are not what the manifest tells
+        cause = f"{path} does not run on {chosen}: {' '.join(str(error).split())[:200]}"
+        raise CheckpointError(cause, "Export the run again.") from error
     return made
 
 
@@ -81,11 +98,15 @@ def choices_for(path: Path) -> list[Choice]:
 
 
 def exports_of(run: Path) -> Iterator[Bundle]:
-    """The exported folders of a run that were made from its weights."""
+    """The exported folders of a run that were made from its weights; one that is damaged is named and passed over."""
     weights = _weights(run)
     for folder in sorted((run / EXPORTS).glob("*/")) if (run / EXPORTS).is_dir() else ():
         if not folder.name.startswith(".") and is_bundle(folder):  # such a one was interrupted
-            bundle = open_bundle(folder)
+            try:
+                bundle = open_bundle(folder)
+            except CheckpointError as error:
+                say(f"{error.cause} It is passed over; remove {folder}, and export again.")
+                continue
             if bundle.checkpoint == weights:
                 yield bundle
 
@@ -99,15 +120,14 @@ def _weights(run: Path) -> str | None:
 
 
 def within(choice: Choice, most_lost: float) -> bool:
-    """Whether every point is there and has lost no more than allowed."""
+    """Whether every point of the run is there and has lost no more than allowed."""
     if choice.source is None:
         return True
-    return not choice.source.left_out and max(choice.source.lost.values(), default=0.0) <= most_lost
+    whole = not choice.source.asked and not choice.source.left_out
+    return whole and max(choice.source.lost.values(), default=0.0) <= most_lost
 
 
 def _named(path: Path, choices: list[Choice], engine: str) -> list[Choice]:
-    if engine not in ENGINES:
-        raise RecipeError(f'there is no engine "{engine}".', did_you_mean(engine, ["auto", *ENGINES]))
     found = [c for c in choices if c.engine == engine]
     if found:
         return found
@@ -131,9 +151,9 @@ def fastest(path: Path, choices: list[Choice], threads: int) -> Choice:
     except (OSError, ValueError, LookupError, TypeError):
         pass  # none yet, or of other circumstances: measured now
     made = {name: opened(path, choice, threads) for name, choice in names.items()}
-    x = {name: one.zeros(1) for name, one in made.items()}
-    full = {name: str(one.points[-1]) for name, one in made.items()}  # or the largest that was exported
-    calls = {name: lambda name=name: made[name].run_point(full[name], x[name]) for name in made}
+    x = {name: zeros(one.shape, 1) for name, one in made.items()}
+    largest = {name: str(one.points[-1]) for name, one in made.items()}  # full, or the largest that was exported
+    calls = {name: lambda name=name: made[name].run_point(largest[name], x[name]) for name in made}
     ms = {name: times.p50_ms for name, times in interleave(calls, ROUNDS, SECONDS).items()}
     for one in made.values():
         one.close()
@@ -180,12 +200,15 @@ def _preprocess(bundle: Bundle) -> Any:
         return Preprocess.from_json(bundle.preprocess)
     from supple.data.sets import PREPARE
 
+    if bundle.task not in PREPARE:
+        raise CheckpointError(f"{bundle.folder} answers an unknown task, {bundle.task}.", "Update supple.")
     return PREPARE[bundle.task].from_json(bundle.preprocess)
 
 
 def of_run(run: Path, threads: int) -> Predictor:
     """PyTorch itself."""
     from supple.checkpoint import load, load_policy
+    from supple.cost import profile
     from supple.runtime.torch_engine import answering, is_chain
 
     model = load(run)
@@ -194,13 +217,15 @@ def of_run(run: Path, threads: int) -> Predictor:
     policy = load_policy(run, model)
     chain = answering(model)
     assert model.input_shape is not None
+    known = {row.point for row in model.ladder}
+    ladder = Ladder([*model.ladder, *(row for row in profile(model) if row.point not in known)])
     return Predictor(
         open_engine("torch", model, threads),
         points=(*model.settled, *model.points),
         stages=[None if point is None else str(point) for point in chain] if is_chain(chain) else [],
         classes=model.classes,
         preprocess=model.preprocess,
-        ladder=model.ladder,
+        ladder=ladder,
         shape=model.input_shape,
         task=model.task,
         rule=None if policy is None else Rule.from_json(policy.to_json()),

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 MEMORY = 0.1  # weight of the newest call in the drift
 WIDEST = 8.0  # a single call counts for at most so many times what was expected
 LARGEST = 0.95  # of the measured calls: estimates are their 95th percentile
+ENOUGH = 8  # calls of a step that was not measured, until it is known
 
 
 class Pace:
@@ -18,6 +19,7 @@ class Pace:
 
     def __init__(self) -> None:
         self._usual: dict[object, tuple[float, float]] = {}  # median and 95th percentile
+        self._seen: dict[object, list[float]] = {}  # of steps that are not known yet
         self._drift = 1.0
         self._lock = threading.Lock()
 
@@ -42,6 +44,10 @@ class Pace:
         """A step has taken so long."""
         usual = self._usual.get(step)
         if usual is None:
+            seen = self._seen.setdefault(step, [])
+            seen.append(took_ms)
+            if len(seen) > ENOUGH:  # the first one may have paid for opening a graph
+                self.learn(step, seen[1:])
             return
         ratio = min(WIDEST, took_ms / max(1e-6, usual[0]))
         with self._lock:

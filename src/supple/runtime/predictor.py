@@ -7,10 +7,10 @@ A model with exits is anytime: stage by stage it goes on while the next stage is
 finished exit answers. Any other model has its point chosen beforehand. Decoding is part of the deadline.
 """
 
-import math
+import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from supple.ladder import Ladder
 from supple.point import FULL, Point
 from supple.runtime.answers import Prediction, Rule, told
 from supple.runtime.engine import Array, Engine, State
+from supple.runtime.inputs import taken, zeros
 from supple.runtime.pace import Pace
 from supple.runtime.skipping import follow
 from supple.runtime.walk import LateError, walk
@@ -48,7 +49,7 @@ class Predictor:
         self.engine, self.points, self.classes, self.ladder = engine, tuple(points), classes, ladder
         self.preprocess, self.rule, self.shape, self.task = preprocess, rule, shape, task
         self.stages, self.roles = tuple(stages), tuple(roles)
-        self.pace = Pace()
+        self.pace, self._measured = Pace(), False
         self._macs = {row.point: row.ceiling or 0 for row in ladder if row.ceiling}
 
     # --- asking -------------------------------------------------------------------------------------------------------
@@ -74,34 +75,32 @@ class Predictor:
         the cheapest point, marked late; `strict` raises LateError instead.
         """
         began = time.perf_counter()
-        for name, value in (("deadline_ms", deadline_ms), ("budget_macs", budget_macs)):
-            if value is not None and not 0 <= value < math.inf:
-                raise PointError(f"{name} is {value}.", "Give a number from 0.")
+        check_limits(deadline_ms=deadline_ms, budget_macs=budget_macs, min_confidence=min_confidence)
         limits = (point, deadline_ms, budget_macs, min_confidence, confident or None)
         if sum(one is not None for one in limits) > 1:
             named = "point, deadline_ms, budget_macs, min_confidence, confident"
             raise PointError(f"more than one of {named} is given.", "Give one.")
         rule = self._rule(min_confidence, confident)
-        x, single = self._input(given)
+        x, single = taken(given, self.shape, self.task, self.preprocess)
+        if deadline_ms is not None and not self._measured:
+            self.warm()
         left = None if deadline_ms is None else deadline_ms - 1000 * (time.perf_counter() - began)
         fixed = point is not None or budget_macs is not None
         if self.stages and not fixed and (left is not None or cancel is not None or rule is not None):
             batch = len(x[0])
-            if left is not None:
-                self._measure_chain(x)
             reached = walk(
                 self.stages,
                 self._run_stage,
                 x,
                 left_ms=left,
-                expected_ms=lambda k: self._next_ms(k, batch),
+                expected_ms=lambda k: self._until_answer_ms(k, batch),
                 cancel=cancel,
                 rule=rule,
                 strict=strict,
             )
         else:
             where, reason = self._choose(point, left, budget_macs, len(x[0]), strict)
-            logits = self._timed(("point", where, len(x[0])), lambda: self.run_point(where, x))
+            logits = self._timed(("point", where, len(x[0])), self.run_point, where, x)
             if not np.isfinite(logits).all():
                 cure = "Its weights or its input hold no numbers."
                 raise DataError(f"{where} gave values that are no finite numbers.", cure)
@@ -113,6 +112,7 @@ class Predictor:
 
     def predict_many(self, paths: Iterable[str | Path], *, budget_ms: float) -> list[Prediction]:
         """Answers for files that share one budget of time: each gets an equal part of what is left."""
+        check_limits(budget_ms=budget_ms)
         paths, began, answers = list(paths), time.perf_counter(), []
         for done, path in enumerate(paths):
             left = budget_ms - 1000 * (time.perf_counter() - began)
@@ -156,23 +156,25 @@ class Predictor:
     ) -> tuple[str, str]:
         names = [str(one) for one in self.points]
         if point is not None:
-            asked = str(point if isinstance(point, Point) else Point.parse(point))
+            asked = str(point if isinstance(point, Point) else Point.parse(str(point)))
             if asked not in names:
                 raise PointError(f"there is no point {asked} here: there are {', '.join(names)}.", "Use one of these.")
             return asked, "asked"
         if left is not None:
-            self._measure_points(batch)
-            fits = [name for name in names if self.pace.ms(("point", name, batch)) <= left]
+            expected = {name: self._expected_ms("point", name, batch) for name in names}
+            fits = [name for name in names if expected[name] <= left]
             if fits:
                 return max(fits, key=self._merit), "deadline"
-            quickest = min(names, key=lambda name: self.pace.ms(("point", name, batch)))
+            quickest = min(names, key=lambda name: expected[name])
             if strict:
-                need = f"{self.pace.ms(('point', quickest, batch)):.2g} ms"
+                need = f"{expected[quickest]:.2g} ms"
                 raise LateError(f"{left:.2g} ms are left after decoding; {quickest} takes {need}.", "Allow more time.")
             return quickest, "deadline"
         if budget is not None:
-            fits = [name for name in names if self._macs.get(name, 0) <= budget]
-            cheapest = min(names, key=lambda name: self._macs.get(name, 0))
+            if not all(name in self._macs for name in names):
+                raise PointError("how many MACs the points take is not known here.", "Give a point, or a deadline.")
+            fits = [name for name in names if self._macs[name] <= budget]
+            cheapest = min(names, key=lambda name: self._macs[name])
             return (max(fits, key=self._merit) if fits else cheapest), "budget"
         return (str(FULL), "full") if str(FULL) in names else (names[-1], "largest")
 
@@ -185,83 +187,57 @@ class Predictor:
     # --- time ---------------------------------------------------------------------------------------------------------
 
     def _run_stage(self, k: int, state: State) -> tuple[State, Array | None]:
-        found: tuple[State, Array | None] = self._timed(
-            ("stage", k, len(state[0])), lambda: self.engine.run_stage(k, state)
-        )
+        found: tuple[State, Array | None]
+        found = self._timed(("stage", k, len(state[0])), self.engine.run_stage, k, state)
         return found
 
-    def _timed(self, step: object, call: Any) -> Any:
-        start = time.perf_counter()
-        found = call()
-        self.pace.note(step, 1000 * (time.perf_counter() - start))
+    def _timed(self, step: object, call: Callable[..., Any], *given: Any) -> Any:
+        took, found = _clocked(call, *given)
+        self.pace.note(step, took)
         return found
 
-    def _next_ms(self, k: int, batch: int) -> float:
+    def _expected_ms(self, kind: str, which: object, batch: int) -> float:
+        """At most so long, as things are now; a batch whose size is new here, as long as its samples one by one."""
+        known = self.pace.knows((kind, which, batch))
+        return self.pace.ms((kind, which, batch)) if known else batch * self.pace.ms((kind, which, 1))
+
+    def _until_answer_ms(self, k: int, batch: int) -> float:
         """What it is expected to take from stage k to the next one that answers."""
         last = next(place for place in range(k, len(self.stages)) if self.stages[place] is not None)
-        return sum(self.pace.ms(("stage", place, batch)) for place in range(k, last + 1))
-
-    def _measure_chain(self, x: State) -> None:
-        """Times every stage for this batch size, once."""
-        batch = len(x[0])
-        if self.pace.knows(("stage", len(self.stages) - 1, batch)):
-            return
-        spent: list[list[float]] = [[] for _ in self.stages]
-        for _ in range(WARM + MEASURED):
-            state = x
-            for k in range(len(self.stages)):
-                start = time.perf_counter()
-                state, _ = self.engine.run_stage(k, state)
-                spent[k].append(1000 * (time.perf_counter() - start))
-        for k, times in enumerate(spent):
-            self.pace.learn(("stage", k, batch), times[WARM:])
-
-    def _measure_points(self, batch: int) -> None:
-        x = self.zeros(batch)
-        for name in map(str, self.points):
-            if not self.pace.knows(("point", name, batch)):
-                times = []
-                for _ in range(WARM + MEASURED):
-                    start = time.perf_counter()
-                    self.run_point(name, x)
-                    times.append(1000 * (time.perf_counter() - start))
-                self.pace.learn(("point", name, batch), times[WARM:])
+        return sum(self._expected_ms("stage", place, batch) for place in range(k, last + 1))
 
     def warm(self, batch: int = 1) -> None:
-        """Opens every graph, and times those that deadlines need, so that no call has to."""
-        x = self.zeros(batch)
+        """Opens every graph, and times what deadlines need for this size of a batch, so that no call has to."""
+        x = zeros(self.shape, batch)
         if self.preprocess is not None and self.task == "classes":
             self.preprocess.read(self.preprocess.blank_file())  # the first picture pays for the decoder's set-up
-        if self.stages:
-            self._measure_chain(x)
-            for point in self.points:
-                self.run_point(str(point), x)
-        else:
-            self._measure_points(batch)
+        for name in map(str, self.points):
+            calls = 1 if self.stages else WARM + MEASURED
+            times = [_clocked(self.run_point, name, x)[0] for _ in range(calls)]
+            if not self.stages:
+                self.pace.learn(("point", name, batch), times[WARM:])
+        spent: list[list[float]] = [[] for _ in self.stages]
+        for _ in range(WARM + MEASURED if self.stages else 0):
+            state = x
+            for k in range(len(self.stages)):
+                took, (state, _) = _clocked(self.engine.run_stage, k, state)
+                spent[k].append(took)
+        for k, times in enumerate(spent):
+            self.pace.learn(("stage", k, batch), times[WARM:])
+        self._measured = self._measured or batch == 1
 
-    # --- input --------------------------------------------------------------------------------------------------------
 
-    def zeros(self, batch: int) -> State:
-        return tuple(np.zeros((batch, *sides), np.float32) for sides in self._parts())
+def check_limits(**given: float | None) -> None:
+    """Limits are numbers from 0; a confidence is at most 1."""
+    for name, value in given.items():
+        most = 1.0 if name == "min_confidence" else sys.float_info.max
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value is not None and not (number and 0 <= value <= most):
+            raise PointError(f"{name} is {value!r}.", f"Give a number from 0{' to 1' if most == 1 else ''}.")
 
-    def _parts(self) -> list[tuple[int, ...]]:
-        """The shapes of what the network takes of one sample."""
-        whole = all(isinstance(side, int) for side in self.shape)
-        return [self.shape] if whole else list(self.shape)
 
-    def _input(self, given: Any) -> tuple[State, bool]:
-        """What the network is given, and whether it is a single file or picture."""
-        if isinstance(given, tuple) or (isinstance(given, np.ndarray) and given.dtype == np.float32):
-            parts = given if isinstance(given, tuple) else (given,)
-            shapes, expected = [np.shape(part)[1:] for part in parts], self._parts()
-            if shapes != expected or not len(parts[0]) or len({len(part) for part in parts}) > 1:
-                said = f"inputs of shapes {[np.shape(part) for part in parts]}; expected (batch, *{expected})."
-                raise DataError(said, "Give float32 arrays with the batch first, or a file.")
-            return tuple(np.ascontiguousarray(part, np.float32) for part in parts), False
-        if self.preprocess is None:
-            raise DataError("nothing says how files become inputs here.", "Give float32 arrays.")
-        if self.task == "classes":
-            pixels = self.preprocess.pixels if isinstance(given, np.ndarray) else self.preprocess.read
-            return (self.preprocess.array(pixels(given))[None],), True
-        seen = self.preprocess.input(given)
-        return tuple(part.numpy() for part in (seen if isinstance(seen, tuple) else (seen,))), True
+def _clocked(call: Callable[..., Any], *given: Any) -> tuple[float, Any]:
+    """How many ms a call took, and what it gave."""
+    start = time.perf_counter()
+    found = call(*given)
+    return 1000 * (time.perf_counter() - start), found

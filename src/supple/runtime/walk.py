@@ -67,7 +67,8 @@ def note(found: list[Reached | None], rows: Array, name: str, logits: Array, rul
     going = np.ones(len(rows), bool)
     for place, row in enumerate(rows):
         if finite[place]:
-            reason = "confident" if sure[place] and not last else "budget" if last and name != "full" else "full"
+            reason = "full" if name == "full" else "budget" if last else "largest"
+            reason = "confident" if sure[place] and not last else reason
             found[row] = (name, logits[place], reason)
             going[place] = not sure[place]
         elif found[row] is not None:

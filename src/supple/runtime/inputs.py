@@ -1,0 +1,45 @@
+"""What an engine is given: files, pictures or arrays, as float32 with the batch first."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from supple.errors import DataError
+from supple.runtime.engine import State
+
+CURE = "Give a file, its bytes, a picture as uint8, or float32 arrays with the batch first."
+
+
+def parts_of(shape: tuple[Any, ...]) -> list[tuple[int, ...]]:
+    """The shapes of all that a network takes of one sample."""
+    return [shape] if all(isinstance(side, int) for side in shape) else list(shape)
+
+
+def zeros(shape: tuple[Any, ...], batch: int) -> State:
+    return tuple(np.zeros((batch, *sides), np.float32) for sides in parts_of(shape))
+
+
+def taken(given: Any, shape: tuple[Any, ...], task: str, preprocess: Any) -> tuple[State, bool]:
+    """What the network takes, and whether it is of a single file or picture."""
+    if isinstance(given, tuple) or (isinstance(given, np.ndarray) and given.dtype == np.float32):
+        parts, expected = given if isinstance(given, tuple) else (given,), parts_of(shape)
+        shapes = [part.shape if isinstance(part, np.ndarray) else type(part).__name__ for part in parts]
+        batch = len(parts[0]) if parts and isinstance(parts[0], np.ndarray) and parts[0].ndim else 0
+        if not batch or shapes != [(batch, *sides) for sides in expected]:
+            raise DataError(f"inputs of shapes {shapes}; expected (batch, *{expected}).", CURE)
+        return tuple(np.ascontiguousarray(part, np.float32) for part in parts), False
+    if not isinstance(given, str | Path | bytes | np.ndarray):
+        raise DataError(f"the input is of type {type(given).__name__}.", CURE)
+    if preprocess is None:
+        raise DataError("nothing says how files become inputs here.", "Give float32 arrays.")
+    if task == "classes":
+        pixels = preprocess.pixels if isinstance(given, np.ndarray) else preprocess.read
+        return (preprocess.array(pixels(given))[None],), True
+    seen = preprocess.input(given)
+    parts = seen if isinstance(seen, tuple) else (seen,)
+    if any(part is None for part in parts):
+        cure = "Put a sound of the same name beside it; exits that only see run without one in the run itself."
+        named = "this picture" if isinstance(given, bytes) else given
+        raise DataError(f"{named} has no sound, which an engine needs.", cure)
+    return tuple(part.numpy() for part in parts), True
