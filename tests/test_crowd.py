@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from scipy.io import savemat
 from torch import Tensor, nn, tensor
 from torch.testing import assert_close
@@ -21,8 +22,10 @@ from supple.backbones.fusion import Fusion
 from supple.backbones.places import cuts
 from supple.backbones.tap import Tap
 from supple.cost import count_macs, count_params, profile
+from supple.data.crowd import crowd
 from supple.data.crowd_prepare import CrowdPrepare, sound_beside
 from supple.data.density import density_map, resized_map
+from supple.data.parts import Request
 from supple.data.sets import load
 from supple.errors import DataError, RecipeError
 from supple.initial import start_from
@@ -37,6 +40,7 @@ from supple.point import FULL, Point
 from supple.recipe import load_recipe
 from supple.tasks import TASKS
 from supple.tasks.count import Crowd
+from supple.tasks.heat import readable
 from tiny_crowd import HEIGHT, WIDTH, make_crowd, write_wave
 
 SHAPE = ((3, 32, 40), (1, 96, 64))
@@ -416,6 +420,7 @@ def test_pictures_alone_are_tensors_and_are_split_by_seed(tmp_path):
 
 BROKEN = {
     "point outside": (lambda f: rewrite(f, points=[[3, 3], [WIDTH + 1, 3]]), ("03.png", "outside", "45")),
+    "a number of 400 digits": (lambda f: rewrite(f, points=[[10**400, 3]]), ("03.png", "A point is")),
     "no number": (lambda f: rewrite(f, points=[[3, "x"]]), ("03.png", "'x'")),
     "no points": (lambda f: rewrite(f, points=None), ("03.png", "points")),
     "other size": (lambda f: rewrite(f, width=99), ("03.png", "99")),
@@ -429,6 +434,43 @@ BROKEN = {
     "no json": (lambda f: (f / "points.json").unlink(), ("points.json",)),
     "other json": (lambda f: (f / "points.json").write_text("[1]"), ("points.json",)),
 }
+
+
+def test_pictures_in_folders_have_their_own_sounds(tmp_path):
+    """images/a/0.png and images/b/0.png; in training as in predictions, a sound beside the picture comes first."""
+    base, entry = tmp_path / "set", {"points": [[3, 3]], "split": "train"}
+    for name in ("a", "b", "c"):
+        (base / "images" / name).mkdir(parents=True)
+        Image.new("RGB", (WIDTH, HEIGHT)).save(base / "images" / name / "0.png")
+    (base / "sounds" / "b").mkdir(parents=True)
+    (base / "sounds" / "c").mkdir()
+    for path, loud in (("images/a/0", 0.1), ("sounds/b/0", 0.3), ("images/c/0", 0.6), ("sounds/c/0", 0.9)):
+        write_wave(base / f"{path}.{'WAV' if loud == 0.6 else 'wav'}", loud)
+    listed = {f"{name}/0.png": entry for name in ("a", "b")} | {"c/0.png": entry | {"split": "test"}}
+    (base / "points.json").write_text(json.dumps({"images": listed}))
+    found = crowd(Request(root=str(base)))
+    expected = ["images/a/0.wav", "sounds/b/0.wav", "images/c/0.WAV"]
+    scenes = [*found.train.images, *found.test.images]
+    assert [str(Path(str(scene.sound)).relative_to(base)) for scene in scenes] == expected
+    beside = [sound_beside(base / "images" / name / "0.png") for name in ("a", "b", "c")]
+    assert [str(path.relative_to(base)) for path in beside] == expected
+
+
+@pytest.mark.parametrize("sizes", [{}, {"width": HEIGHT, "height": WIDTH}])
+def test_points_are_in_the_picture_as_it_is_shown(own, sizes):
+    """A camera held upright stores the picture on its side, and says so."""
+    picture = Image.open(own / "images" / "03.png")
+    exif = picture.getexif()
+    exif[0x0112] = 6
+    picture.save(own / "images" / "03.png", exif=exif)
+    found = entries(own)
+    found["03.png"] = {"points": [[HEIGHT * 0.25, WIDTH * 0.75]], "split": "test", **sizes}
+    (own / "points.json").write_text(json.dumps({"images": found}))
+    density = read(own, sigma=0.5).test.batch(torch.arange(1))[1].density[0, 0]
+    assert divmod(int(density.argmax()), 40) == (24, 10)
+    rewrite(own, width=WIDTH, height=HEIGHT)  # as it is stored
+    with pytest.raises(DataError, match=f"03.png is {WIDTH} x {HEIGHT}, but the picture has {HEIGHT} x {WIDTH}"):
+        read(own)
 
 
 @pytest.mark.parametrize("what", BROKEN)
@@ -609,8 +651,31 @@ def test_a_silent_picture_is_named_and_the_others_are_answered(runs, crowd_folde
     assert command("predict", runs / "exits", silent, "--point", "exit=1", "--json").json["errors"] == []
 
 
+def test_drawings_never_overwrite_one_another_and_one_that_fails_is_named(runs, crowd_folder, tmp_path, command):
+    files = [tmp_path / name / "same.png" for name in ("a", "b")]
+    for file in files:
+        file.parent.mkdir()
+        shutil.copy(crowd_folder / "images" / "00.png", file)
+        shutil.copy(crowd_folder / "images" / "00.wav", file.with_suffix(".wav"))
+    assert command("predict", runs / "density", *files, "--draw", tmp_path / "drawn").status == 0
+    assert sorted(path.name for path in (tmp_path / "drawn").iterdir()) == ["b_same.png.png", "same.png.png"]
+    command("predict", runs / "density", *files, "--draw", files[0]).refused(1, "can be no folder", "--draw")
+    assert readable(Image.new("L", (1, 3000))).size == (1, 3000)  # else it would be 480,000 pixels high
+    assert readable(Image.new("L", (40, 80))).size == (160, 320)
+
+
+def test_an_engine_names_a_picture_without_sound_and_answers_the_others(runs, crowd_folder, tmp_path, command):
+    silent = shutil.copy(crowd_folder / "images" / "00.png", tmp_path / "silent.png")
+    said = command("predict", runs / "exits", silent, crowd_folder / "images" / "01.png", "--engine", "torch")
+    assert said.status == 2
+    assert "silent.png has no sound" in said.err
+    assert "01.png" in said.out
+
+
 def test_what_makes_no_sense_for_counts_is_refused(runs, crowd_folder, command, tmp_path):
     picture = crowd_folder / "images" / "00.png"
+    command("evaluate", runs / "backbone", "--ensemble", runs / "density").refused(2, "--ensemble is for classes")
+    command("bench", runs / "exits", "--engine", "torch", "--against", "resnet18").refused(2, "also hears")
     command("predict", runs / "exits", picture, "--min-confidence", 0.5).refused(2, "--min-confidence")
     command("calibrate", runs / "exits", "--budget-macs", "0.5x").refused(2, "classes")
     for change, word in (

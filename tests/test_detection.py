@@ -446,6 +446,18 @@ def spoil(document: dict[str, Any], how: str) -> None:
         object["bbox"][2] = 400
     elif how == "flat":
         object["bbox"][3] = 0
+    elif how == "thin":  # nothing is left of it in float32
+        object["bbox"] = [40, 30, 1e-6, 5]
+    elif how == "huge":
+        object["bbox"][0] = 10**400
+    elif how == "runs":
+        width, height = document["images"][1]["width"], document["images"][1]["height"]
+        crowd = next(entry for entry in document["annotations"] if entry["iscrowd"])
+        crowd["segmentation"] = {"size": [height, width], "counts": [0.5, height * width - 0.5]}
+    elif how == "list":
+        object["image_id"] = [1]
+    elif how == "mapping":
+        object["category_id"] = {}
     elif how == "category":
         object["category_id"] = 5
     elif how == "picture":
@@ -469,6 +481,11 @@ def spoil(document: dict[str, Any], how: str) -> None:
 BAD = {
     "outside": "lies outside the picture",
     "flat": "has no area",
+    "thin": "has no area",
+    "huge": "is broken",
+    "runs": "do not cover the picture",
+    "list": "is in picture \\[1\\]",
+    "mapping": "unknown category {}",
     "category": "unknown category 5",
     "picture": "is in picture 5000, which is not listed",
     "outline": "it has no segmentation",
@@ -492,12 +509,27 @@ def test_bad_files_are_refused_by_name(folder, tmp_path, how):
         train = load_data(coco_recipe(root, data={"same": True})).train
         train.batch(torch.arange(len(train)))
     assert caught.value.cure
-    if how in ("outside", "flat", "outline"):
+    if how in ("outside", "flat", "outline", "thin", "huge", "runs"):
         assert "data.skip_broken=true" in caught.value.cure
         rest = load_data(coco_recipe(root, data={"skip_broken": True, "same": True})).train
         whole = load_data(coco_recipe(folder, data={"same": True})).train
         counts = [sum(len(one.labels) for one in part.pictures) for part in (rest, whole)]
         assert counts[0] + 1 == counts[1]
+
+
+def test_a_test_picture_of_another_size_is_noticed_before_training(folder, tmp_path):
+    root = Path(shutil.copytree(folder, tmp_path / "bad"))
+    path = root / "annotations" / "val.json"
+    document = json.loads(path.read_text())
+    document["images"][0]["width"] += 1
+    path.write_text(json.dumps(document))
+    with pytest.raises(DataError, match="its json says"):
+        load_data(coco_recipe(root))
+
+
+def test_twice_as_many_boxes_are_proposed_while_training():
+    proposals = tiny().proposals
+    assert (proposals.train().most, proposals.eval().most) == (48, 24)
 
 
 def test_a_folder_without_json_and_settings_for_others_are_refused(folder, tmp_path):

@@ -65,7 +65,10 @@ def classify(
         in_time = None if deadline_ms is None else elapsed <= deadline_ms
         within = None if budget_macs is None else _ceiling(ladder, point) <= budget_macs
         if draw is not None and task.draw is not None:
-            draw(file, task.draw(model, output, file))
+            try:
+                draw(file, task.draw(model, output, file))
+            except DataError as error:
+                yield error
         yield Answer(str(file), told.label, told.scores, str(point), reason, elapsed, in_time, within, told.also)
 
 

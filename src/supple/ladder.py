@@ -13,7 +13,13 @@ from supple.machine import machine
 from supple.point import Point
 from supple.text import did_you_mean, millions, quantity, table
 
-SHARES = {"accuracy": "top-1 %", "box_map": "box mAP %"}  # scores that are shares of 1, and how tables call them
+SHARES = {  # scores that are shares of 1, and how tables call them
+    "accuracy": "top-1 %",
+    "box_map": "box mAP %",
+    "box_ap50": "box AP50 %",
+    "mask_map": "mask mAP %",
+    "mask_ap50": "mask AP50 %",
+}
 
 
 @dataclass(frozen=True)
@@ -199,7 +205,7 @@ class Ladder:
         header += ["batch", "threads", "ms p50 / p95"] if timed else []
         header += [SHARES.get(metric, metric)] if metric else []
         further = list(dict.fromkeys(name for row in self for name in row.also or ()))
-        header += further
+        header += [SHARES.get(name, name) for name in further]
         lines = []
         for row in sorted(self, key=lambda row: (row.batch is None, row.batch or 0, row.threads or 0)):
             line = [row.point, millions(row.macs), quantity(row.params)]
@@ -207,7 +213,7 @@ class Ladder:
                 line += [_or_dash(row.batch), _or_dash(row.threads), _times(row)]
             if metric:
                 line += [_score(row)]
-            line += [_short((row.also or {}).get(name)) for name in further]
+            line += [_short((row.also or {}).get(name), name in SHARES) for name in further]
             lines.append([*line, self._remark(row, "p50_ms" if timed else "macs")])
         return table([*header, ""], lines, left=(0, len(header)))
 
@@ -253,8 +259,8 @@ def _times(row: Row) -> str:
     return "-" if row.p50_ms is None or row.p95_ms is None else f"{row.p50_ms:.3g} / {row.p95_ms:.3g}"
 
 
-def _short(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"
+def _short(value: float | None, share: bool) -> str:
+    return "-" if value is None else f"{100 * value:.1f}" if share else f"{value:.4g}"
 
 
 def _score(row: Row) -> str:

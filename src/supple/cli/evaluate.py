@@ -86,8 +86,8 @@ def _ensemble(runs: list[Path], changes: list[str] | None, json: bool) -> None:
     sources = open_sources(map(must_be_run, runs))
     must_see_alike(sources)
     models = [source.model for source in sources]
-    if models[0].task == "boxes":
-        raise RecipeError("objects have no mean over runs.", "Leave --ensemble out: it is for classes.")
+    if models[0].task != "classes":
+        raise RecipeError("--ensemble is for classes; these runs tell other things.", "Leave --ensemble out.")
     test = splits_for(runs[0], models[0], changes).test
     with counting(len(test), "evaluating", quiet=json) as watch:
         found = score_ensemble(models, test, watch=watch)

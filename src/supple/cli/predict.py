@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from supple.cli.common import Json, must_be_run, print_json
-from supple.errors import CheckpointError, DataError, RecipeError
+from supple.errors import CheckpointError, DataError, RecipeError, SaveError
 from supple.ladder import Ladder
 from supple.request import Answer
 
@@ -144,18 +144,28 @@ def _with_run(run: Path, files: list[str], drawn: Path | None, **how: Any) -> tu
 
 
 def _drawing(model: "FlexibleModel", folder: Path) -> "Callable[[Path, Image.Image], None]":
-    """Writes pictures into a folder, each under the name of its file."""
+    """Writes pictures into a folder, each under a name of its own: that of its file, folders before it if need be."""
     from supple.files import write
     from supple.tasks import TASKS
 
     if TASKS[model.task].draw is None:
         raise RecipeError("--draw is for counts and boxes; this run names classes.", "Leave --draw out.")
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SaveError(f"{folder} can be no folder: {error.strerror}.", "Choose another with --draw.") from None
+    used: set[str] = set()
 
     def draw(file: Path, picture: "Image.Image") -> None:
+        name = file.name
+        for above in (*file.parents[:-1], *range(2, len(used) + 3)):  # files of the same name in other folders
+            if name not in used:
+                break
+            name = f"{above.name}_{name}" if isinstance(above, Path) else f"{above}_{file.name}"
+        used.add(name)
         buffer = io.BytesIO()
         picture.save(buffer, "PNG")
-        write(folder / f"{file.name}.png", buffer.getvalue())
+        write(folder / f"{name}.png", buffer.getvalue())
 
     return draw
 

@@ -23,6 +23,7 @@ from supple.errors import DataError
 PARTS = {"train": ("train.json", "instances_train2017.json"), "val": ("val.json", "instances_val2017.json")}
 LAYOUT = "Expected images/ and annotations/train.json and val.json, or COCO's own names."
 SLACK = 1.0  # pixels that a box may lie outside its picture: rounding
+THINNEST = 0.01  # pixels of a box's side
 
 
 def read_coco(root: Path, skip_broken: bool = False) -> tuple[dict[str, list[Picture]], tuple[str, ...], int]:
@@ -133,15 +134,15 @@ def _objects(
     for entry in document["annotations"]:
         which = f"{where}: object {entry['id']}"
         number, category = entry.get("image_id"), entry.get("category_id")
-        if number not in sources:
+        if not isinstance(number, int) or number not in sources:
             raise DataError(f"{which} is in picture {number}, which is not listed.", "List the picture, or remove it.")
-        if category not in numbers:
+        if not isinstance(category, int) or category not in numbers:
             raise DataError(f"{which} has the unknown category {category}.", "List it in categories, or correct it.")
         about = sources[number][0]
         try:
             box = _box(entry.get("bbox"), about["height"], about["width"])
             outline = check(entry.get("segmentation"), about["height"], about["width"])
-        except (ValueError, TypeError) as problem:
+        except (ValueError, TypeError, OverflowError) as problem:
             if not skip_broken:
                 raise DataError(
                     f"{which} in {about['file_name']} is broken: {problem}.",
@@ -163,7 +164,7 @@ def _box(given: Any, height: int, width: int) -> list[float]:
     if x < -SLACK or y < -SLACK or x + across > width + SLACK or y + down > height + SLACK:
         raise ValueError(f"its box {given} lies outside the picture of {width} x {height} pixels")
     box = [max(0.0, x), max(0.0, y), min(float(width), x + across), min(float(height), y + down)]
-    if box[2] <= box[0] or box[3] <= box[1]:
+    if box[2] - box[0] < THINNEST or box[3] - box[1] < THINNEST:
         raise ValueError(f"its box {given} has no area inside the picture of {width} x {height} pixels")
     return box
 

@@ -7,10 +7,11 @@ import torch
 
 from supple.data.choice import Splits, must_be
 from supple.data.coco import LAYOUT, fingerprint_of
-from supple.data.decode import MAX_PIXELS
+from supple.data.decode import MAX_PIXELS, header
 from supple.data.places import find
 from supple.data.scene_prepare import MEAN, STD, ScenePrepare
-from supple.data.scene_set import Picture, SceneSet
+from supple.data.scene_set import Picture, SceneSet, must_fit
+from supple.data.source import content
 from supple.errors import DataError
 from supple.text import did_you_mean, say
 
@@ -59,6 +60,8 @@ def load_scenes(
     else:
         val, train = _held_out(train, holdout, limit, rng)
         train, test = _some(train, limit, rng), _some(test, test_limit, rng)
+    for one in (*val, *test):  # what is wrong with these would only be seen after the training
+        must_fit(one, *header(*content(one.source, max_pixels)))
     learnt = SceneSet(train, classes, preprocess, sizes or SIZES, flip, repeat)
     return Splits(learnt, SceneSet(val, classes, preprocess), SceneSet(test, classes, preprocess), seen)
 

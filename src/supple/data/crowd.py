@@ -1,7 +1,6 @@
 """Crowds: pictures in `images/`, their heads in `points.json`, perhaps a sound for each. A folder, or a zip of one."""
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from supple.errors import DataError
 
 POINTS = "points.json"
 LARGEST = 100_000_000  # bytes of the list of points
+FARTHEST = 1e18  # pixels that a number may stand for
 LAYOUT = f'Expected images/NAME.jpg and {POINTS}: {{"images": {{"NAME.jpg": {{"points": [[x, y], ...]}}}}}}.'
 CLASSES = ("people",)
 PARTS = ("train", "val", "test")
@@ -30,7 +30,8 @@ PARTS = ("train", "val", "test")
 def crowd(request: Request) -> Collection:
     """The split that the list names, or one by seed if it names none.
 
-    A picture's sound lies beside it under the same name, or in `sounds/`. Either every picture has one, or none.
+    A picture's sound lies beside it under the same name, or at the same place below `sounds/`. Either every picture has
+    one, or none.
     """
     root = root_of(request, "crowd")
     files, _ = files_below(root, (*IMAGES, *SOUNDS, ".json"))
@@ -40,13 +41,14 @@ def crowd(request: Request) -> Collection:
     base = lists[0][:-1]
     where = f"{root}/{'/'.join(lists[0])}"
     entries = read_list(files[lists[0]], where)
-    sounds = sounds_by_stem(files, (*base, "images")) | sounds_by_stem(files, (*base, "sounds"))
+    sounds = sounds_below(files, (*base, "sounds")) | sounds_below(files, (*base, "images"))
     scenes, parts = [], []
     for name, entry in entries.items():
         path = (*base, "images", *name.split("/"))
         if path not in files:
             raise DataError(f"{where} names {name}, but there is no images/{name}.", "Add it, or remove its entry.")
-        scenes.append(replace(scene(files[path], name, entry, where), sound=sounds.get(Path(name).stem)))
+        sound = sounds.get(str(Path(name).with_suffix("")))
+        scenes.append(replace(scene(files[path], name, entry, where), sound=sound))
         part = entry.get("split")
         if part is not None and part not in PARTS:
             raise DataError(f"{where}: the split of {name} is {part!r}.", f"Use {', '.join(PARTS)}, or none at all.")
@@ -85,10 +87,10 @@ def alike(scenes: Sequence[Scene]) -> None:
 
 
 def scene(picture: Source, name: str, entry: Any, where: str) -> Scene:
-    """One entry of the list, held against its picture: all heads lie inside it."""
+    """One entry of the list, held against its picture as it is shown, upright: all heads lie inside it."""
     width, height = header(*content(picture, 2**62))
     given = entry.get("width", width), entry.get("height", height)
-    if given not in ((width, height), (height, width)):  # a camera may have turned it
+    if given != (width, height):
         cause = f"{where}: {name} is {given[0]} x {given[1]}, but the picture has {width} x {height} pixels."
         raise DataError(cause, "Correct width and height, or give the picture that the points were set on.")
     points = entry.get("points")
@@ -122,9 +124,10 @@ def read_list(source: Source, where: str) -> dict[str, Any]:
     return entries
 
 
-def sounds_by_stem(files: Files, folder: tuple[str, ...]) -> dict[str, Source]:
+def sounds_below(files: Files, folder: tuple[str, ...]) -> dict[str, Source]:
+    """Sounds by their names below a folder, without the ending."""
     return {
-        Path(path[-1]).stem: source
+        str(Path(*path[len(folder) :]).with_suffix("")): source
         for path, source in files.items()
         if path[: len(folder)] == folder and path[-1].lower().endswith(SOUNDS)
     }
@@ -137,4 +140,4 @@ def root_of(request: Request, name: str) -> Path:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < FARTHEST  # nan is not

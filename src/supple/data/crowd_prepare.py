@@ -128,10 +128,11 @@ def _is_number(value: Any) -> bool:
 
 
 def sound_beside(picture: Path) -> Path | None:
-    """The sound file of a picture: of the same name beside it, or in the folder `sounds` next to its own."""
-    for folder in (picture.parent, picture.parent.parent / "sounds"):
-        for ending in SOUNDS:
-            candidate = folder / f"{picture.stem}{ending}"
-            if candidate.is_file():
-                return candidate
-    return None
+    """The sound file of a picture: of the same name beside it, or where `sounds` stands for `images` in its path."""
+    folders = [picture.parent, picture.parent.parent / "sounds"]
+    for above in picture.parents:
+        if above.name == "images":
+            folders.append(above.parent / "sounds" / picture.parent.relative_to(above))
+    endings = [ending for one in SOUNDS for ending in (one, one.upper())]
+    candidates = (folder / f"{picture.stem}{ending}" for folder in folders for ending in endings)
+    return next((candidate for candidate in candidates if candidate.is_file()), None)

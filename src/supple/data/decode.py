@@ -28,6 +28,7 @@ TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+ON_ITS_SIDE = {TURNS[orientation] for orientation in (5, 6, 7, 8)}
 
 # Without a handler, Python prints what Pillow logs about odd files to stderr.
 logging.getLogger("PIL").addHandler(logging.NullHandler())
@@ -61,9 +62,9 @@ def decode(source: bytes | str | Path, max_pixels: int = MAX_PIXELS, name: str |
 
 
 def header(source: bytes | str | Path, max_pixels: int = MAX_PIXELS, name: str | None = None) -> tuple[int, int]:
-    """Width and height as the header states them: the checks of `decode` that need no pixels."""
+    """Width and height that `decode` would give, from the header alone; the checks of `decode` that need no pixels."""
     with _opened(source, max_pixels, name) as image:
-        return image.size
+        return (image.height, image.width) if _turn(image) in ON_ITS_SIDE else image.size
 
 
 def _sixteen_bits(image: Image.Image, transparent: object) -> np.ndarray[Any, Any]:
@@ -76,11 +77,15 @@ def _sixteen_bits(image: Image.Image, transparent: object) -> np.ndarray[Any, An
 
 def _upright(image: Image.Image, tagged: Image.Image | None = None) -> Image.Image:
     """Turn `image` as the EXIF tag of `tagged` (itself, if not given) says."""
-    try:
-        turn = TURNS.get((tagged or image).getexif().get(ORIENTATION, 1))
-    except Exception:  # EXIF is metadata: damage there does not make the picture unreadable
-        turn = None
+    turn = _turn(tagged or image)
     return image if turn is None else image.transpose(turn)
+
+
+def _turn(image: Image.Image) -> Image.Transpose | None:
+    try:
+        return TURNS.get(image.getexif().get(ORIENTATION, 1))
+    except Exception:  # EXIF is metadata: damage there does not make the picture unreadable
+        return None
 
 
 @contextmanager

@@ -24,7 +24,8 @@ def check(segmentation: Any, height: int, width: int) -> Any:
             raise ValueError(f"its run lengths are for {segmentation.get('size')}, the picture is {[height, width]}")
         counts = segmentation.get("counts")
         counts = _decompressed(counts) if isinstance(counts, str) else counts
-        if not isinstance(counts, list) or sum(counts) != height * width or min(counts, default=0) < 0:
+        counts = counts if isinstance(counts, list) else []
+        if not all(isinstance(count, int) and count >= 0 for count in counts) or sum(counts) != height * width:
             raise ValueError("its run lengths do not cover the picture")
         return {"counts": np.asarray(counts, dtype=np.int32)}
     if not isinstance(segmentation, list) or not segmentation:

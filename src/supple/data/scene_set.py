@@ -81,12 +81,7 @@ class SceneSet:
     ) -> tuple[Tensor, tuple[Tensor, Tensor], Tensor]:
         """The image; boxes in its pixels and shapes of its objects; and if it is to be scored, their masks."""
         pixels = self.preprocess.open(one.source)
-        if pixels.shape[:2] != (one.height, one.width):
-            found, said = f"{pixels.shape[1]} x {pixels.shape[0]}", f"{one.width} x {one.height}"
-            raise DataError(
-                f"{one.name} is {found} pixels; its json says {said}.",
-                "Restore the picture, or correct width and height.",
-            )
+        must_fit(one, pixels.shape[1], pixels.shape[0])
         image = self.preprocess.resized(pixels, shorter)
         scale = torch.tensor([image.shape[-1] / one.width, image.shape[-2] / one.height])
         boxes = one.boxes * scale.repeat(2)
@@ -102,6 +97,13 @@ class SceneSet:
         if scored and masks:
             full = torch.from_numpy(np.stack(masks))
         return image, (boxes, shapes[: len(masks)]), full
+
+
+def must_fit(one: Picture, width: int, height: int) -> None:
+    """Refuses a picture of another size than its json says."""
+    if (width, height) != (one.width, one.height):
+        cause = f"{one.name} is {width} x {height} pixels; its json says {one.width} x {one.height}."
+        raise DataError(cause, "Restore the picture, or correct width and height.")
 
 
 def _nothing() -> Tensor:

@@ -9,7 +9,7 @@ from PIL import Image, ImageDraw, ImageFont
 from supple.model import FlexibleModel, Output
 
 COLOURS = ((0, 0, 128), (0, 96, 255), (0, 220, 220), (255, 220, 0), (255, 40, 0))  # from few to many
-SMALLEST = 160  # pixels of a side
+SMALLEST, LARGEST = 160, 4096  # pixels of a side
 MOST_VEIL = 0.75  # how much of the picture the densest place hides
 
 
@@ -17,7 +17,7 @@ def draw(model: FlexibleModel, output: Output, file: Path) -> Image.Image:
     """A point that gives a single number, such as a branch, has no map to draw: only the number is."""
     from supple.data.decode import decode  # data name their task: both ways at once would be a circle
 
-    picture = readable(Image.fromarray(decode(file)))
+    picture = readable(Image.fromarray(decode(file, model.preprocess.max_pixels)))
     answer = output.logits[0].float()
     if answer.dim() == 3:
         picture = heated(picture, answer[0].clamp(min=0).cpu().numpy())
@@ -26,7 +26,7 @@ def draw(model: FlexibleModel, output: Output, file: Path) -> Image.Image:
 
 def readable(picture: Image.Image) -> Image.Image:
     """A picture as it is, or larger if a number could not be read on it."""
-    scale = math.ceil(SMALLEST / min(picture.size))
+    scale = min(math.ceil(SMALLEST / min(picture.size)), LARGEST // max(picture.size))
     return picture if scale <= 1 else picture.resize((scale * picture.width, scale * picture.height))
 
 

@@ -40,6 +40,11 @@ class Proposals(nn.Module):
             return proposals, {}
         return proposals, self._losses(torch.cat(scores, 1)[..., 0], torch.cat(moves, 1), torch.cat(anchors), known)
 
+    @property
+    def most(self) -> int:
+        """How many are looked at on each level, and then kept of all."""
+        return 2 * self.kept if self.training else self.kept
+
     def _anchors(self, maps: Sequence[Tensor]) -> list[Tensor]:
         self.anchors.set_cell_anchors(torch.float32, maps[0].device)
         found: list[Tensor] = self.anchors.grid_anchors(
@@ -50,9 +55,8 @@ class Proposals(nn.Module):
     @torch.no_grad()
     def _best(self, scores: list[Tensor], moves: list[Tensor], anchors: list[Tensor], sizes: Tensor) -> list[Tensor]:
         values, boxes, levels = [], [], []
-        before = 2 * self.kept if self.training else self.kept
         for level, (score, move, anchor) in enumerate(zip(scores, moves, anchors)):
-            top = score.topk(min(before, score.shape[1]), 1)
+            top = score.topk(min(self.most, score.shape[1]), 1)
             chosen = move.float().gather(1, top.indices[..., None].expand(-1, -1, 4))
             moved = self.coder.decode_single(chosen.flatten(0, 1), anchor[top.indices].flatten(0, 1))
             boxes.append(clipped(moved.view(*chosen.shape), sizes))
@@ -60,13 +64,13 @@ class Proposals(nn.Module):
             levels.append(torch.full_like(top.indices, level))
         value, box, where = torch.cat(values, 1), torch.cat(boxes, 1), torch.cat(levels, 1)
         if value.is_meta:  # as many as there can be
-            return list(box[:, : self.kept])
+            return list(box[:, : self.most])
         return [self._thinned(*one) for one in zip(value, box, where)]
 
     def _thinned(self, value: Tensor, box: Tensor, level: Tensor) -> Tensor:
         real = ((box[:, 2:] - box[:, :2]) > 1e-3).all(1)
         value, box, level = value[real], box[real], level[real]
-        return box[batched_nms(box, value, level, OVERLAP)[: self.kept]]
+        return box[batched_nms(box, value, level, OVERLAP)[: self.most]]
 
     def _losses(self, scores: Tensor, moves: Tensor, anchors: Tensor, known: Sequence[Known]) -> dict[str, Tensor]:
         judged, placed, count = [], [], 0
