@@ -29,7 +29,7 @@ from supple.methods.whole import Whole
 from supple.model import FlexibleModel
 from supple.point import FULL, Point
 from supple.pruning import Plan, prune
-from supple.runtime.clock import interleave
+from supple.runtime.clock import REST_S, interleave
 
 SHAPE = (3, 224, 224)
 DEIT, SWIN = "deit_tiny_patch16_224", "swin_tiny_patch4_window7_224"
@@ -46,7 +46,7 @@ PRUNED_GOALS = {0.2: 1.10, 0.4: 1.10, 0.6: 1.20, 0.8: 1.35}
 
 def medians(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
     with torch.inference_mode():
-        return {name: found.p50_ms for name, found in interleave(calls, rounds, seconds=1e9).items()}
+        return {name: found.p50_ms for name, found in interleave(calls, rounds, seconds=1e9, rest_s=REST_S).items()}
 
 
 def goal(value: float, most: float | None) -> str:
@@ -107,6 +107,7 @@ class EveryHead(nn.Module):
 def session(content: bytes, threads: int) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # as in supple's own engine
     return onnxruntime.InferenceSession(content, options, ["CPUExecutionProvider"])
 
 

@@ -17,8 +17,16 @@ class Times:
     calls: int
 
 
-def interleave(calls: Mapping[str, Callable[[], object]], rounds: int = 30, seconds: float = 20.0) -> dict[str, Times]:
-    """Runs every call once per round, in turn, until the rounds or the seconds are used up (at least 5 rounds)."""
+REST_S = 0.005  # until the threads of a runtime have stopped waiting for more work
+
+
+def interleave(
+    calls: Mapping[str, Callable[[], object]], rounds: int = 30, seconds: float = 20.0, rest_s: float = 0.0
+) -> dict[str, Times]:
+    """Runs every call once per round, in turn, until the rounds or the seconds are used up (at least 5 rounds).
+
+    rest_s: before each call. Where several runtimes take turns, REST_S: else one runs beside another's idle threads.
+    """
     spent: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
         call()
@@ -28,6 +36,7 @@ def interleave(calls: Mapping[str, Callable[[], object]], rounds: int = 30, seco
         if done >= 5 and time.perf_counter() - began > seconds:
             break
         for name, call in calls.items():
+            time.sleep(rest_s)
             start = time.perf_counter()
             call()
             spent[name].append(1000 * (time.perf_counter() - start))

@@ -13,7 +13,7 @@ from supple.errors import PointError
 from supple.ladder import Ladder
 from supple.machine import machine
 from supple.runtime.bundle import LADDER, Bundle
-from supple.runtime.clock import Times, interleave
+from supple.runtime.clock import REST_S, Times, interleave
 from supple.runtime.inputs import zeros
 from supple.runtime.opening import Choice, opened
 from supple.runtime.predictor import Predictor
@@ -62,7 +62,7 @@ def compare(
     for name, call in others.items():
         calls[name] = lambda call=call: call(x)  # type: ignore[misc]
         where[name] = name, None
-    found = interleave(calls, rounds, seconds)
+    found = interleave(calls, rounds, seconds, REST_S)
     for _, one in made:
         one.close()
     timed = []

@@ -12,7 +12,7 @@ from supple.ladder import Ladder
 from supple.machine import machine
 from supple.runtime.answers import Rule
 from supple.runtime.bundle import MANIFEST, Bundle, is_bundle, open_bundle
-from supple.runtime.clock import interleave
+from supple.runtime.clock import REST_S, interleave
 from supple.runtime.engine import ENGINES, available, open_engine
 from supple.runtime.inputs import zeros
 from supple.runtime.predictor import Predictor
@@ -154,7 +154,7 @@ def fastest(path: Path, choices: list[Choice], threads: int) -> Choice:
     x = {name: zeros(one.shape, 1) for name, one in made.items()}
     largest = {name: str(one.points[-1]) for name, one in made.items()}  # full, or the largest that was exported
     calls = {name: lambda name=name: made[name].run_point(largest[name], x[name]) for name in made}
-    ms = {name: times.p50_ms for name, times in interleave(calls, ROUNDS, SECONDS).items()}
+    ms = {name: times.p50_ms for name, times in interleave(calls, ROUNDS, SECONDS, REST_S).items()}
     for one in made.values():
         one.close()
     chosen = min(ms, key=lambda name: ms[name])
