@@ -45,7 +45,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2)
     asked = parser.parse_args()
     recipe = load_recipe("sidt/coco_swin_t_cascade.yaml")
-    [row] = profile(skeleton(recipe))
+    usual = skeleton(recipe)
+    [row] = profile(usual)
     torch.manual_seed(0)
     model = build(recipe.backbone, recipe.method, 80, (3, asked.size, asked.size)).train()
     optimizer = torch.optim.AdamW(model.parameters(), recipe.train.lr, weight_decay=recipe.train.weight_decay)
@@ -60,10 +61,9 @@ def main() -> None:
         optimizer.step()
         spent.append(time.perf_counter() - start)
         losses.append(loss.item())
-    print(
-        f"{machine()}, {torch.get_num_threads()} threads; {count_params(model.parameters()) / 1e6:.2f} M parameters, "
-    )
-    print(f"{(row.macs or 0) / 1e9:.0f} GMACs for a picture of {model.input_shape} when it answers at its usual size\n")
+    params = f"{count_params(model.parameters()) / 1e6:.2f} M parameters"
+    answer = f"{(row.macs or 0) / 1e9:.0f} GMACs to answer a picture of {usual.input_shape}"
+    print(f"{machine()}, {torch.get_num_threads()} threads; {params}, {answer}\n")
     print("| pictures | pixels | s per step | loss | peak GiB | before the first step | goal |")
     print("|---|---|---|---|---|---|---|")
     told = ", ".join(f"{loss:.2f}" for loss in losses)
