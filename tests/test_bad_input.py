@@ -65,7 +65,7 @@ def no_temporary_file(folder: Path) -> bool:
         ("train.optimizer=sdg", ("train.optimizer is 'sdg'", "'sgd'")),
         ("train.epochs=-3", ("train.epochs is -3", "greater than or equal to 1")),
         ("train.epochs=many", ("train.epochs is 'many'", "integer")),
-        ("train.lr=.nan", ("train.lr is nan", "greater than 0")),
+        ("train.lr=.nan", ("train.lr is nan", "finite")),
         ("data.size=100000", ("data.size is 100000", "8192")),
         ("data.batch_size=0", ("data.batch_size is 0", "greater than or equal to 1")),
         ("data.holdout=-1", ("data.holdout is -1", "greater than 0")),

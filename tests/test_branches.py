@@ -431,7 +431,11 @@ FLAT = Tap("flat", 64)
             for value in (0, -2)
         ),
         *(
-            ({"name": name, "dropout": value}, RN1, [f"method.branch.dropout is {value}", "below 1"])
+            (
+                {"name": name, "dropout": value},
+                RN1,
+                [f"method.branch.dropout is {value}", "below 1" if math.isfinite(value) else "finite"],
+            )
             for name in ("cnn", "sl_vit")
             for value in (-0.1, 1.0, 1.5, math.nan, math.inf)
         ),
