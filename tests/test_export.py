@@ -400,7 +400,8 @@ def test_detectors_are_refused_and_archives_are_not_opened(exits_run, splits, tm
         export(model, "0" * 64, tmp_path / "boxes", Wanted("onnx"), data)
 
 
-def test_the_chain_ends_at_the_last_point_that_was_asked_for(exits_run, splits, traced_once, tmp_path):
+def test_the_chain_ends_at_the_last_point_that_was_asked_for(exits_run, splits, traced_once, tmp_path, monkeypatch):
+    monkeypatch.setattr(writing, "CALIBRATED_ON", 8)
     model = load(exits_run)
     manifest = export(model, "w", tmp_path / "one", Wanted(points=(Point(exit=1),)), splits)
     assert manifest["stages"] == []

@@ -274,9 +274,9 @@ def test_a_chain_that_ends_before_the_full_model_does_not_say_so():
 
 
 def test_many_files_share_a_budget(monkeypatch):
-    engine = Chain(1, 1, 200)
+    engine = Chain(1, 1, 60)
     made = predictor(engine)
     monkeypatch.setattr("supple.runtime.predictor.taken", lambda given, *_: ((X,), True))
     answers = made.predict_many(["a", "b", "c"], budget_ms=10_000)
     assert [answer.point for answer in answers] == ["full"] * 3
-    assert {answer.point for answer in made.predict_many(["a", "b", "c"], budget_ms=150)} == {"exit=2"}
+    assert {answer.point for answer in made.predict_many(["a", "b", "c"], budget_ms=55)} == {"exit=2"}
