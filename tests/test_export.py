@@ -420,7 +420,7 @@ def test_an_export_that_was_interrupted_leaves_no_folder_that_answers(exits_copy
         raise KeyboardInterrupt
 
     monkeypatch.setattr("supple.export.writing._check", stop)
-    monkeypatch.setattr("supple.export.writing.shutil.rmtree", lambda *_, **__: None)  # as if it had been killed
+    monkeypatch.setattr("supple.files.shutil.rmtree", lambda *_, **__: None)  # as if it had been killed
     with pytest.raises(KeyboardInterrupt):
         wanted = Wanted(points=(Point(exit=1),))
         export(load(exits_copy), _weights(exits_copy), exits_copy / "export" / "onnx-fp32", wanted, splits)

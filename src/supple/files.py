@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -52,6 +53,25 @@ def staged(path: Path, content: Content) -> Iterator[Path]:
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def folder(path: Path) -> Iterator[Path]:
+    """A new folder beside `path`, its name with a dot before it, that takes its place if all goes well."""
+    path, part = path.absolute(), None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        part.chmod(0o755)
+        yield part
+        part.rename(path)
+    except OSError as error:
+        raise SaveError(
+            f"{path} could not be written: {error.strerror}.", "Choose another folder with --out."
+        ) from error
+    finally:
+        if part is not None:
+            shutil.rmtree(part, ignore_errors=True)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -1,10 +1,14 @@
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from supple.cli.common import Changes, Json, Points, Run, check_out, must_be_run, print_json
 from supple.errors import RecipeError
+
+if TYPE_CHECKING:
+    from supple.export.writing import Wanted
+    from supple.runtime.bundle import Bundle
 
 NEEDED = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "openvino": ("onnx", "onnxscript", "openvino")}
 INT8: dict[str, tuple[str, ...]] = {"onnx": (), "openvino": ("nncf",)}
@@ -24,8 +28,6 @@ def export(
     on held-out images before it is written, and timed on every engine that opens it. The folder answers without
     PyTorch: supple predict FOLDER FILES.
     """
-    from importlib.util import find_spec
-
     from supple import checkpoint
     from supple.cli.common import model_of, points_of, splits_for
     from supple.export.writing import Held, Wanted, all_graphs, policy_of
@@ -40,20 +42,13 @@ def export(
 
     if to not in KINDS:
         raise RecipeError(f'--to is "{to}".', f"Possible: {', '.join(KINDS)}.")
-    if int8 and to not in INT8:
-        raise RecipeError(f"--int8 is not for {to}.", f"Use --to {' or '.join(INT8)}.")
-    for package in NEEDED.get(to, ()) + (INT8[to] if int8 else ()):
-        if find_spec(package) is None:
-            raise RecipeError(f"--to {to} needs {package}, which is not installed.", "pip install 'supple[export]'")
+    _must_be_installed(to, int8)
     model = model_of(must_be_run(run), changes)
     weights = checkpoint.read_manifest(run)["files"][checkpoint.WEIGHTS]
     wanted = Wanted(to, int8, tuple(points_of(model, point)) if point else (), most_lost)
     folder = out or run / EXPORTS / f"{to}-{wanted.precision}"
     if out is None and (folder / checkpoint.MANIFEST).is_file():
-        there = open_bundle(folder)
-        same = there.checkpoint == weights and there.asked == tuple(map(str, wanted.points))
-        same = same and there.policy == policy_of(model) and (not int8 or there.most_lost == most_lost)
-        if same:
+        if _is_the_same(open_bundle(folder), weights, wanted, policy_of(model)):
             print_json({"folder": str(folder), "cached": True}) if json else print(f"{folder} is there already.")
             return
         cure = f"Remove it, or give --out: rm -r {folder}"
@@ -79,3 +74,19 @@ def export(
     if "difference" in manifest:
         print(f"largest difference from PyTorch: {manifest['difference']:.1e}")
     print(f"{folder}: {len(manifest['points'])} points, {len(manifest['stages'])} stages")
+
+
+def _must_be_installed(to: str, int8: bool) -> None:
+    from importlib.util import find_spec
+
+    if int8 and to not in INT8:
+        raise RecipeError(f"--int8 is not for {to}.", f"Use --to {' or '.join(INT8)}.")
+    for package in NEEDED.get(to, ()) + (INT8[to] if int8 else ()):
+        if find_spec(package) is None:
+            raise RecipeError(f"--to {to} needs {package}, which is not installed.", "pip install 'supple[export]'")
+
+
+def _is_the_same(there: "Bundle", weights: str, wanted: "Wanted", policy: Any) -> bool:
+    """Whether a folder is what would be written."""
+    same = there.checkpoint == weights and there.asked == tuple(map(str, wanted.points)) and there.policy == policy
+    return same and (not wanted.int8 or there.most_lost == wanted.most_lost)

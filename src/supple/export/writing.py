@@ -1,8 +1,6 @@
 """From a run to an exported folder: graphs made, checked on real inputs, and vouched for."""
 
 import json
-import shutil
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +12,7 @@ from torch.utils import _pytree
 
 from supple import checkpoint, files
 from supple.cost import profile
-from supple.errors import CheckpointError, RecipeError, SaveError
+from supple.errors import CheckpointError, RecipeError
 from supple.evaluate import Dataset, Score, evaluate
 from supple.export.archives import Archives
 from supple.export.check import largest_difference, scores
@@ -90,21 +88,9 @@ def export(
         "most_lost": wanted.most_lost,
         "versions": checkpoint.versions(),
     }
-    out = out.absolute()
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        part = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))  # until all of it is checked
-        part.chmod(0o755)
-    except OSError as error:
-        raise SaveError(f"{out} cannot be written: {error.strerror}.", "Give another folder with --out.") from None
-    try:
+    with files.folder(out) as part:
         _write(part, manifest, {name: content for parts in made.values() for name, content in parts.items()})
         _check(model, part, manifest, wanted, data, x)
-        part.rename(out)
-    except OSError as error:
-        raise SaveError(f"{out} cannot be written: {error.strerror}.", "Give another folder with --out.") from None
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
     return manifest
 
 

@@ -48,6 +48,7 @@ class Pace:
             seen.append(took_ms)
             if len(seen) > ENOUGH:  # the first one may have paid for opening a graph
                 self.learn(step, seen[1:])
+                self._seen.pop(step, None)
             return
         ratio = min(WIDEST, took_ms / max(1e-6, usual[0]))
         with self._lock:
