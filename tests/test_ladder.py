@@ -367,3 +367,9 @@ def test_groups_neither_beat_nor_are_beaten():
     assert [found.point for found in ladder.pareto()] == ["exit=1", "full"]
     worse = Ladder([row("exit=1", 10, 0.5), row("any 6 of 12", 20, 0.1, draws=10)])
     assert "worse than" not in str(worse)
+
+
+def test_the_table_names_the_engines_where_there_are_several():
+    rows = [Row("full", macs=1, engine=engine, p50_ms=1.0, p95_ms=2.0) for engine in ("onnxruntime", "openvino")]
+    assert "engine" not in str(Ladder(rows[:1]))
+    assert ["onnxruntime fp32" in str(Ladder(rows)), "openvino fp32" in str(Ladder(rows))] == [True, True]

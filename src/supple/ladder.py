@@ -201,21 +201,23 @@ class Ladder:
         """The table: cheapest first, dominated points marked."""
         timed = any(row.p50_ms is not None for row in self)
         metric = next((row.metric for row in self if row.metric), None)
-        header = ["point", "MMACs", "params"]
+        several = len({(row.engine, row.precision) for row in self}) > 1
+        header = ["point", *(["engine"] if several else []), "MMACs", "params"]
         header += ["batch", "threads", "ms p50 / p95"] if timed else []
         header += [SHARES.get(metric, metric)] if metric else []
         further = list(dict.fromkeys(name for row in self for name in row.also or ()))
         header += [SHARES.get(name, name) for name in further]
         lines = []
         for row in sorted(self, key=lambda row: (row.batch is None, row.batch or 0, row.threads or 0)):
-            line = [row.point, millions(row.macs), quantity(row.params)]
+            engine = [f"{row.engine} {row.precision}"] if several else []
+            line = [row.point, *engine, millions(row.macs), quantity(row.params)]
             if timed:
                 line += [_or_dash(row.batch), _or_dash(row.threads), _times(row)]
             if metric:
                 line += [_score(row)]
             line += [_short((row.also or {}).get(name), name in SHARES) for name in further]
             lines.append([*line, self._remark(row, "p50_ms" if timed else "macs")])
-        return table([*header, ""], lines, left=(0, len(header)))
+        return table([*header, ""], lines, left=(0, *([1] if several else []), len(header)))
 
     def _remark(self, row: Row, cost: str) -> str:
         rivals = [r for r in self if r.key[1:] == row.key[1:]]
