@@ -17,29 +17,29 @@ import tempfile
 import time
 from pathlib import Path
 
-CHANGES = ("train.epochs=8", "train.save_every_s=0.05", "train.threads=1", "data.limit=512", "train.schedule=plateau")
+CHANGES = ("train.save_every_s=0.05", "train.threads=1", "data.limit=512", "train.schedule=plateau")
 
 
-def command(folder: Path, recipe: str) -> list[str]:
-    return [sys.executable, "-m", "supple", "train", recipe, *CHANGES, "--out", str(folder), "--resume"]
+def command(folder: Path, what: list[str]) -> list[str]:
+    return [sys.executable, "-m", "supple", "train", *what, *CHANGES, "--out", str(folder), "--resume"]
 
 
 def digest(folder: Path) -> str:
     return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
 
 
-def start(folder: Path, recipe: str) -> subprocess.Popen:
+def start(folder: Path, what: list[str]) -> subprocess.Popen:
     """Starts (or resumes) the training and returns once it has taken hold of its folder."""
     (folder / ".lock").unlink(missing_ok=True)  # what a killed process left
-    process = subprocess.Popen(command(folder, recipe), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command(folder, what), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     while process.poll() is None and not (folder / ".lock").exists():
         time.sleep(0.01)
     return process
 
 
-def finish(folder: Path, recipe: str) -> float:
+def finish(folder: Path, what: list[str]) -> float:
     """Lets the training end; the seconds since it took hold of its folder."""
-    process = start(folder, recipe)
+    process = start(folder, what)
     begun = time.monotonic()
     _, said = process.communicate()
     if process.returncode:
@@ -47,9 +47,9 @@ def finish(folder: Path, recipe: str) -> float:
     return time.monotonic() - begun
 
 
-def kill_at(folder: Path, recipe: str, seconds: float) -> str:
+def kill_at(folder: Path, what: list[str], seconds: float) -> str:
     """Kills the training so many seconds after it took hold of its folder, and says where that was."""
-    process = start(folder, recipe)
+    process = start(folder, what)
     try:
         process.communicate(timeout=seconds)
         return "after the end"
@@ -68,23 +68,23 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--recipe", default="recipes/pocket/digits.yaml")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--epochs", type=int, default=8)
     given = parser.parse_args()
-    rng = random.Random(given.seed)
+    rng, what = random.Random(given.seed), [given.recipe, f"train.epochs={given.epochs}"]
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
-        finish(root / "whole", given.recipe)
+        usual = finish(root / "whole", what)
         wanted = digest(root / "whole")
-        usual = finish(root / "again", given.recipe)  # with everything warm
         print(f"uninterrupted: {usual:.1f} s, {wanted[:16]}", flush=True)
         equal = 0
         for trial in range(given.kills):
             folder = root / f"trial-{trial}"
             moments = [rng.uniform(0, 1) * usual for _ in range(1 + trial % 2)]
-            where = [kill_at(folder, given.recipe, moment) for moment in moments]
+            where = [kill_at(folder, what, moment) for moment in moments]
             while where[0] == "after the end":  # too late to kill anything: another moment
                 shutil.rmtree(folder)
-                where = [kill_at(folder, given.recipe, rng.uniform(0, 1) * usual)]
-            finish(folder, given.recipe)
+                where = [kill_at(folder, what, rng.uniform(0, 1) * usual)]
+            finish(folder, what)
             same = digest(folder) == wanted
             equal += same
             print(f"{trial + 1:3}: killed {'; '.join(where)}: {'bit-identical' if same else 'DIFFERENT'}", flush=True)

@@ -208,7 +208,7 @@ def test_networks_that_cannot_be_cut_are_refused_with_the_reason(model, args, re
 @pytest.mark.parametrize(
     ("shape", "said"),
     [
-        (((8, 96),), "1 blocks of kept dimensions for a network of 2 blocks"),
+        (((8, 96),), "the network has 2 blocks, kept dimensions are given for 1"),
         (((8, 96), (9, 96)), "block 2 cannot keep 9 and 96 dimensions: it has 8 and 96"),
         (((0, 96), (8, 96)), "block 1 cannot keep 0 and 96"),
         (((8, 96), (8, 97)), "block 2"),

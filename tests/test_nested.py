@@ -213,7 +213,7 @@ def test_a_searched_run_becomes_one_checkpoint_of_many_widths_and_trains_on(comm
         ({"widths": (0.5, 1.0)}, "between 0 and 1"),
         ({"widths": (0.0, 0.5)}, "between 0 and 1"),
         ({"widths": (0.3, 0.6), "shapes": (((4, 48), (4, 48)),)}, "1 shapes for 2 widths"),
-        ({"widths": (0.5,), "shapes": (((4, 48),),)}, "1 blocks of kept dimensions for a network of 2 blocks"),
+        ({"widths": (0.5,), "shapes": (((4, 48),),)}, "the network has 2 blocks, kept dimensions are given for 1"),
         ({"widths": (0.5,), "shapes": (((9, 48), (4, 48)),)}, "block 1 cannot keep 9 and 48"),
         ({"widths": (0.01,)}, "leaves 2 for 4 groups"),
         (

@@ -280,3 +280,15 @@ def test_many_files_share_a_budget(monkeypatch):
     answers = made.predict_many(["a", "b", "c"], budget_ms=10_000)
     assert [answer.point for answer in answers] == ["full"] * 3
     assert {answer.point for answer in made.predict_many(["a", "b", "c"], budget_ms=55)} == {"exit=2"}
+
+
+def test_a_file_that_cannot_be_read_has_its_error_in_its_place(monkeypatch):
+    def read(given, *_):
+        if given == "b":
+            raise DataError("b is broken.", "Mend it.")
+        return (X,), True
+
+    monkeypatch.setattr("supple.runtime.predictor.taken", read)
+    first, broken, last = predictor(Chain(0, 0, 0)).predict_many(["a", "b", "c"], budget_ms=10_000)
+    assert (first.point, last.point) == ("full", "full")
+    assert isinstance(broken, DataError) and broken.cause == "b is broken."

@@ -164,7 +164,7 @@ def test_profile_counts_a_pruned_shape_without_training(command, page, tmp_path)
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("[[7, 57], [7, 57]]", ("2 blocks of kept dimensions for a network of 3 blocks", "Give 3 pairs")),
+        ("[[7, 57], [7, 57]]", ("the network has 3 blocks, kept dimensions are given for 2", "Give 3 pairs")),
         ("[[7, 57], [7, 57], [13, 1]]", ("block 3 cannot keep 13 and 1", "it has 12 and 192")),
         ("[[7, 57], [7, 57], [0, 1]]", ("block 3 cannot keep 0 and 1",)),
         ("[]", ("method.kept", "a pair for each block")),

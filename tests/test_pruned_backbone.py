@@ -85,7 +85,7 @@ def test_a_pruned_run_loads_from_its_folder_alone_and_equals_what_was_pruned(sea
 def test_the_swin_t_of_the_paper_is_pruned_by_one_process_and_answers_in_another(tmp_path):
     swin_t = make_recipe(
         {
-            "data": {"name": "generated", "size": 224, "test_limit": 4},
+            "data": {"name": "generated", "size": 224, "limit": 64, "test_limit": 4},
             "backbone": load_recipe("sidt/cifar100_swin_t").backbone,
             "method": {"name": "prune"},
         }

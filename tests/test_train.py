@@ -148,7 +148,8 @@ def test_a_failed_save_leaves_the_state_before_it(monkeypatch, tmp_path):
 
 def test_a_killed_process_ends_bit_identical():
     script = Path(__file__).parents[1] / "benchmarks" / "kill_resume.py"
-    done = subprocess.run([sys.executable, str(script), "--kills", "1", "--seed", "5"], capture_output=True, text=True)
+    words = [sys.executable, str(script), "--kills", "1", "--seed", "5", "--epochs", "4"]
+    done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 of 1 end bit-identical" in done.stdout
 

@@ -113,7 +113,7 @@ def check_shape(shape: Any, full: Shape) -> Shape:
     except (TypeError, ValueError):
         raise RecipeError("the kept dimensions are no list of pairs.", cure) from None
     if len(pairs) != len(full):
-        raise RecipeError(f"{len(pairs)} blocks of kept dimensions for a network of {len(full)} blocks.", cure)
+        raise RecipeError(f"the network has {len(full)} blocks, kept dimensions are given for {len(pairs)}.", cure)
     for number, ((dims, hidden), (most_dims, most_hidden)) in enumerate(zip(pairs, full), 1):
         if not (1 <= dims <= most_dims and 1 <= hidden <= most_hidden):
             has = f"has {most_dims} and {most_hidden}"

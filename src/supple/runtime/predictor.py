@@ -110,14 +110,19 @@ class Predictor:
         answers = [told(self.task, self.classes, *one, elapsed, late, rule) for one in reached]
         return answers[0] if single else answers
 
-    def predict_many(self, paths: Iterable[str | Path], *, budget_ms: float) -> list[Prediction]:
-        """Answers for files that share one budget of time: each gets an equal part of what is left."""
+    def predict_many(self, paths: Iterable[str | Path], *, budget_ms: float) -> list[Prediction | DataError]:
+        """Answers for files that share one budget of time: each gets an equal part of what is left. A file that cannot
+        be read has its error in its place."""
         check_limits(budget_ms=budget_ms)
-        paths, began, answers = list(paths), time.perf_counter(), []
+        paths, began = list(paths), time.perf_counter()
+        answers: list[Prediction | DataError] = []
         for done, path in enumerate(paths):
             left = budget_ms - 1000 * (time.perf_counter() - began)
-            answer = self.predict(path, deadline_ms=max(0.0, left / (len(paths) - done)))
-            assert isinstance(answer, Prediction)
+            try:
+                answer = self.predict(path, deadline_ms=max(0.0, left / (len(paths) - done)))
+            except DataError as error:
+                answer = error
+            assert not isinstance(answer, list)
             answers.append(answer)
         return answers
 
