@@ -291,4 +291,5 @@ def test_a_file_that_cannot_be_read_has_its_error_in_its_place(monkeypatch):
     monkeypatch.setattr("supple.runtime.predictor.taken", read)
     first, broken, last = predictor(Chain(0, 0, 0)).predict_many(["a", "b", "c"], budget_ms=10_000)
     assert (first.point, last.point) == ("full", "full")
-    assert isinstance(broken, DataError) and broken.cause == "b is broken."
+    assert isinstance(broken, DataError)
+    assert broken.cause == "b is broken."
