@@ -2,6 +2,7 @@
 
     python benchmarks/pocket_crowd.py                # three seeds, two runs at a time, about half an hour
     python benchmarks/pocket_crowd.py --seeds 0
+    python benchmarks/pocket_crowd.py --draw docs/img/crowd.png   # maps of test pictures: what is marked, what is seen
 
 Twice: seen alone, and with a sound for each picture. These pictures have none; the sounds are clips of ESC-10 drawn by
 lot, so that nothing can be heard of the crowd: the second half shows that the machinery runs, and what useless sound
@@ -15,10 +16,15 @@ import statistics
 import zipfile
 from pathlib import Path
 
+import torch
+from PIL import Image
+
 from jobs import Job, do, train
 from spread import interval, spread
+from supple import load
 from supple.assemble import data_of
 from supple.data.places import find
+from supple.tasks.heat import heated, numbered
 
 HOME = Path("runs/pocket/crowd")
 PAIRED = HOME / "paired"  # the pictures, with a sound each
@@ -27,6 +33,7 @@ HEARS = (
     "backbone.hears=true",
     "backbone.ears=[8, 16, 32, 64]",
 )
+GAP = 6  # pixels between drawn maps
 EXITS = "method.at=[vision, audio, fusion1]"
 BEFORE = {"backbone": "density", "cnn": "backbone", "sl_vit": "backbone"}
 NAMES = {
@@ -90,11 +97,31 @@ def scene_count(part) -> list[float]:
     return [float(len(scene.points)) for scene in part.scenes]
 
 
+def draw(to: Path, shown: tuple[int, ...] = (0, 24, 48, 72)) -> None:
+    """Maps alone, without the photographs: above as marked, below as the first stage sees them."""
+    home = run("seen", "density", 0)
+    x, marked = data_of(home).test.batch(torch.tensor(shown))
+    with torch.inference_mode():
+        seen = load(home)(x)
+    height, width = x.shape[-2:]
+    sheet = Image.new("RGB", (len(shown) * (width + GAP) - GAP, 2 * (height + GAP) - GAP), "white")
+    for row, maps in enumerate((marked.density, seen)):
+        for column, density in enumerate(maps.clamp(min=0)):
+            one = heated(Image.new("RGB", (width, height), (235, 235, 235)), density[0].numpy())
+            told = numbered(one, f"{float(maps[column].sum()):.1f}")
+            sheet.paste(told, (column * (width + GAP), row * (height + GAP)))
+    sheet.save(to)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--draw", type=Path, help="draw maps into this file, from runs that are finished")
     given = parser.parse_args()
+    if given.draw:
+        draw(given.draw)
+        return
     seeds = [int(seed) for seed in given.seeds.split(",")]
     HOME.mkdir(parents=True, exist_ok=True)
     pair()
