@@ -541,6 +541,7 @@ def test_debug_shows_where_an_error_came_from(exits_run, capsys):
         (KeyboardInterrupt(), 130, "stopped."),
         (ZeroDivisionError("a\nb"), 1, "error: ZeroDivisionError: a b"),
         (MemoryError(), 1, "error: MemoryError: "),
+        (ModuleNotFoundError("no", name="torch._C"), 1, "error: the package torch._C is not installed."),
     ],
 )
 def test_what_nobody_foresaw_is_one_line_and_a_status_too(command, monkeypatch, exits_run, error, status, line):
@@ -567,6 +568,16 @@ def test_the_installed_command_prints_json_alone_and_returns_its_status(exits_ru
     done = subprocess.run([*program, "prophile"], capture_output=True, text=True, env=environment, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines() == ['error: there is no verb "prophile".', 'Did you mean "profile"?']
+
+
+def test_a_reader_who_leaves_early_is_no_error_to_tell_of():
+    reads, writes = os.pipe()
+    os.close(reads)
+    done = subprocess.run(
+        [sys.executable, "-m", "supple", "--help"], stdout=writes, stderr=subprocess.PIPE, check=False
+    )
+    os.close(writes)
+    assert (done.returncode, done.stderr) == (1, b"")
 
 
 def test_version_and_overview_agree_with_the_package(command):

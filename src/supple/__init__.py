@@ -1,4 +1,4 @@
-"""supple: one vision model for every budget. One checkpoint, many measured operating points."""
+"""supple: one vision or audio model for every budget. One checkpoint, many measured operating points."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from safetensors import SafetensorError
-
 from supple.errors import SaveError
 
 if TYPE_CHECKING:
@@ -35,24 +33,27 @@ def staged(path: Path, content: Content) -> Iterator[Path]:
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         temporary = Path(name)
         with os.fdopen(handle, "wb") as file:
-            if isinstance(content, dict):
-                from safetensors.torch import save_file
-
-                save_file(content, name)
-            else:
-                file.write(content.encode("utf-8", "replace") if isinstance(content, str) else content)
-                file.flush()
+            file.write(_as_bytes(content))
+            file.flush()
             os.fsync(file.fileno())
         temporary.chmod(0o644)  # mkstemp makes it private; a run is meant to be shared
         yield temporary
         _sync_folder(path.parent)
-    except (OSError, SafetensorError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    except OSError as error:
+        reason = error.strerror or str(error)
         cure = "Make room or choose another folder; what was there before is untouched."
         raise SaveError(f"{path} could not be written: {reason}.", cure) from error
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+
+
+def _as_bytes(content: Content) -> bytes:
+    if isinstance(content, dict):
+        from safetensors.torch import save  # an exported folder answers without it
+
+        return save(content)
+    return content.encode("utf-8", "replace") if isinstance(content, str) else content
 
 
 @contextmanager

@@ -39,7 +39,7 @@ VERBS = {verb: text for group in GROUPS.values() for verb, text in group.items()
 
 
 def overview() -> str:
-    lines = ["supple: one vision model for every budget", "", "Usage: supple VERB ... (each has --help)", ""]
+    lines = ["supple: one vision or audio model for every budget", "", "Usage: supple VERB ... (each has --help)", ""]
     for group, verbs in GROUPS.items():
         lines += [group, *(f"  {verb:<10}{text}" for verb, text in verbs.items()), ""]
     lines += [
@@ -59,19 +59,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     debug = "--debug" in given
     given = [word for word in given if word != "--debug"]
     modules = _taken(given, "--import")
-    if not given or given[0] in ("--help", "-h", "help"):
-        print(overview())
-        return 0
-    if given[0] in ("--version", "version"):
-        from supple import __version__
-
-        print(f"supple {__version__}")
-        return 0
     try:
         for module in modules:
             _import(module)
             IMPORTED.append(module)
-        return _run(given)
+        status = _run(given)
+        sys.stdout.flush()  # whoever reads it may be gone
+        return status
     except SuppleError as error:
         if debug:
             raise
@@ -89,9 +83,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if debug:
             raise
-        say(f"error: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
-        say("This should not happen. Run the command again with --debug to see where.")
+        say("\n".join(_unforeseen(error)))
         return 1
+
+
+def _unforeseen(error: Exception) -> tuple[str, str]:
+    """What to say of an error that no part of supple has named, and what to do."""
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    if missing and not missing.startswith("supple"):
+        cure = "Install supple with what it needs: pip install supple. (Only exported folders answer with less.)"
+        return f"error: the package {missing} is not installed.", cure
+    cause = f"error: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    return cause, "This should not happen. Run the command again with --debug to see where."
 
 
 def _taken(given: list[str], option: str) -> list[str]:
@@ -117,6 +120,14 @@ def _import(module: str) -> None:
 
 
 def _run(given: list[str]) -> int:
+    if not given or given[0] in ("--help", "-h", "help"):
+        print(overview())
+        return 0
+    if given[0] in ("--version", "version"):
+        from supple import __version__
+
+        print(f"supple {__version__}")
+        return 0
     if given[0] not in VERBS:
         raise SuppleError(f'there is no verb "{given[0]}".', did_you_mean(given[0], VERBS))
     import typer
