@@ -120,10 +120,10 @@ class Predictor:
             left = budget_ms - 1000 * (time.perf_counter() - began)
             try:
                 answer = self.predict(path, deadline_ms=max(0.0, left / (len(paths) - done)))
+                assert isinstance(answer, Prediction)
+                answers.append(answer)
             except DataError as error:
-                answer = error
-            assert not isinstance(answer, list)
-            answers.append(answer)
+                answers.append(error)
         return answers
 
     def close(self) -> None:
