@@ -49,6 +49,14 @@ def test_json_tells_what_became_of_every_block(command, search, tmp_path):
     assert (pruned / "report.html").is_file()
 
 
+def test_nothing_cut_is_the_searched_network_with_its_scores_folded_in(command, search, tmp_path):
+    """The arm that pruned ones are compared with, trained on as they are."""
+    said = command("prune", search, "--ratio", 0, "--out", tmp_path / "whole", "--json").json
+    x, before, after = torch.randn(2, *INPUT), load(search), load(tmp_path / "whole")
+    assert said["cut"] == [0.0]
+    assert_close(after(x), before(x))
+
+
 def test_a_table_and_the_next_command_are_printed(command, unsearched, tmp_path):
     said = command("prune", unsearched, "--ratio", 0.5, "--by", "magnitude", "--multiple", 4, "--out", tmp_path / "out")
     assert said.status == 0, said.err
@@ -148,9 +156,8 @@ def test_what_was_begun_is_removed_when_saving_fails(monkeypatch, search, tmp_pa
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (("SEARCH", "--ratio", 0), ("the ratio to prune is 0", "above 0 and below 1")),
-        (("SEARCH", "--ratio", 1), ("the ratio to prune is 1", "above 0 and below 1")),
-        (("SEARCH", "--ratio", -0.4), ("-0.4", "above 0 and below 1")),
+        (("SEARCH", "--ratio", 1), ("the ratio to prune is 1", "from 0 to below 1")),
+        (("SEARCH", "--ratio", -0.4), ("-0.4", "from 0 to below 1")),
         (("SEARCH", "--ratio", 0.99), ("pruning 0.99 of 420 dimensions leaves 4 for 6 groups", "prune less")),
         (("SEARCH",), ("one of --ratio and --widths", "--ratio 0.4")),
         (("SEARCH", "--ratio", 0.4, "--widths", "0.4"), ("--ratio and --widths are both given",)),

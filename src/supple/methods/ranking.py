@@ -34,8 +34,8 @@ def keep(scores: Scores, ratio: float, ranking: Ranking = "global", multiple: in
     training all rankings prune evenly. `multiple` rounds the kept number of every group to a multiple, where it has as
     many.
     """
-    if not 0 < ratio < 1:
-        raise RecipeError(f"the ratio to prune is {ratio:g}.", "Give a share above 0 and below 1: 0.4 prunes 40 %.")
+    if not 0 <= ratio < 1:
+        raise RecipeError(f"the ratio to prune is {ratio:g}.", "Give a share from 0 to below 1: 0.4 prunes 40 %.")
     if multiple < 1:
         raise RecipeError(f"the multiple to round to is {multiple}.", "Give 1 or more.")
     flat = [score.detach().abs().double().cpu() for pair in scores for score in pair]
