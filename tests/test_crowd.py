@@ -432,7 +432,7 @@ BROKEN = {
     "broken json": (lambda f: (f / "points.json").write_text("{"), ("points.json", "images/NAME.jpg")),
     "empty json": (lambda f: (f / "points.json").write_text('{"images": {}}'), ("points.json",)),
     "no json": (lambda f: (f / "points.json").unlink(), ("points.json",)),
-    "other json": (lambda f: (f / "points.json").write_text("[1]"), ("points.json",)),
+    "other json": (lambda f: (f / "points.json").write_text("[1]"), ("points.json", 'it has no "images"')),
 }
 
 
@@ -482,6 +482,14 @@ def test_broken_data_are_refused_by_name(own, what):
     for word in named:
         assert word in str(caught.value)
     assert caught.value.cure
+
+
+def test_pictures_that_are_not_listed_are_told_of(own, capsys):
+    read(own)
+    assert "not listed" not in capsys.readouterr().err
+    shutil.copy(own / "images/03.png", own / "images/more.png")
+    read(own)
+    assert "1 of 25 pictures are not listed, and not used" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -648,6 +656,8 @@ def test_a_silent_picture_is_named_and_the_others_are_answered(runs, crowd_folde
     assert "silent.png" in said.err
     assert "exit=1" in said.err
     assert "01.png" in said.out
+    told = json.loads(command("predict", runs / "exits", silent, "--json").out)
+    assert [error["file"] for error in told["errors"]] == [str(silent)]
     assert command("predict", runs / "exits", silent, "--point", "exit=1", "--json").json["errors"] == []
 
 

@@ -354,6 +354,9 @@ def test_an_answer_is_told_and_drawn(tmp_path):
     assert said.label == "3 objects: 2 person, 1 dog"
     assert said.also["objects"][0] == {"label": "person", "score": 0.9, "box": [1.0, 1.0, 9.0, 9.0]}
     assert TASKS["boxes"].tell(Model(), answer([[0.0] * 6], torch.zeros(1, 28, 28))).label == "no objects"
+    unsure = answer([[0.0, 0, 5, 5, 0.21, 1], [0.0] * 6], torch.ones(2, 28, 28))
+    assert TASKS["boxes"].tell(Model(), unsure).label == "no objects this sure: at best a dog, 21 %"
+    assert TASKS["boxes"].above(0.2).tell(Model(), unsure).label == "1 object: 1 dog"
 
 
 # --- data -------------------------------------------------------------------------------------------------------------
@@ -515,6 +518,17 @@ def test_bad_files_are_refused_by_name(folder, tmp_path, how):
         whole = load_data(coco_recipe(folder, data={"same": True})).train
         counts = [sum(len(one.labels) for one in part.pictures) for part in (rest, whole)]
         assert counts[0] + 1 == counts[1]
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_a_set_without_any_object_to_learn_is_refused(folder, tmp_path, skip):
+    root = Path(shutil.copytree(folder, tmp_path / "bad"))
+    path = root / "annotations" / "train.json"
+    document = json.loads(path.read_text())
+    document["annotations"] = [{**one, "segmentation": None} for one in document["annotations"]] if skip else []
+    path.write_text(json.dumps(document))
+    with pytest.raises(DataError, match="no picture to train on has an object"):
+        load_data(coco_recipe(root, data={"skip_broken": skip}))
 
 
 def test_a_test_picture_of_another_size_is_noticed_before_training(folder, tmp_path):

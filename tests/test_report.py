@@ -195,6 +195,14 @@ def test_summary_looks_for_low_scores_where_low_is_better(tmp_path: Path) -> Non
     assert "lower is better" in text
 
 
+def test_scores_are_named_and_further_ones_have_columns(tmp_path: Path) -> None:
+    found = [Row("full", macs=40, metric="box_map", score=0.442, also={"mask_map": 0.3, "mse": 12.5})]
+    text = plain(page(make_run(tmp_path / "r", ladder=Ladder(found).to_json())))
+    assert "reaches 44.2 % box mAP" in text
+    assert "box mAP %mask mAP %mse" in text
+    assert "44.230.012.5" in text
+
+
 def test_facts_and_recipe_are_told(report: str) -> None:
     text = plain(report)
     for fact in ("3 × 32 × 32", "bench-box", "torch 2.15.0", "ab" * 32, "1 min 30 s", "data: {name: cifar100}"):

@@ -127,7 +127,7 @@ def test_many_blocks_are_one_sound(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 BAD = {
-    "empty": (b"", "no readable sound"),
+    "empty": (b"", "it is empty"),
     "text": (b"hello" * 100, "no readable sound"),
     "half a header": (wav(sine(440))[:20], "no readable sound"),
     "no samples": (wav(np.zeros(0)), "holds no samples"),
@@ -135,8 +135,8 @@ BAD = {
     "infinite": (wav(np.array([0.0, -math.inf]), subtype="DOUBLE"), "infinite"),
     "too loud": (wav(np.array([0.0, 1e30]), subtype="FLOAT"), "full scale is 1"),
     "nine channels": (wav(np.zeros((10, 9))), "9 channels; the limit is 8"),
-    "slow": (wav(np.zeros(10), 999), "999 samples per second"),
-    "fast": (wav(np.zeros(10), 384_001), "384,001 samples per second"),
+    "slow": (wav(np.zeros(10), 999), "a rate of 999 Hz"),
+    "fast": (wav(np.zeros(10), 384_001), "a rate of 384,001 Hz"),
     "long": (wav(np.zeros(600_001), 1000, subtype="PCM_U8"), "lasts 600 s; the limit is 600 s"),
     "other format": (wav(np.zeros(10), kind="VOC"), "format VOC"),
 }
@@ -414,6 +414,8 @@ def test_a_folder_of_sounds_and_its_zip_are_the_same(tmp_path: Path) -> None:
     assert abs(float(x.mean())) < 1e-3
     assert abs(float(x.std()) - 1) < 1e-2
     assert str(one) == "17 sounds to train on, 2 held out, 5 to test"
+    with pytest.raises(DataError, match="data.flip is for pictures"):
+        load("sounds", root=str(root), flip=True, warn=silent, **SMALL)
 
 
 def test_parts_of_a_folder_of_sounds_are_kept(tmp_path: Path) -> None:

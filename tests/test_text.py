@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supple.text import did_you_mean, duration, macs, millions, quantity, say, size, table
+from supple.text import did_you_mean, duration, first, macs, millions, quantity, say, size, some, table
 
 
 def test_a_table_has_names_to_the_left_numbers_to_the_right_and_no_trailing_space() -> None:
@@ -14,6 +14,14 @@ def test_a_table_has_names_to_the_left_numbers_to_the_right_and_no_trailing_spac
         "full               75.1  best",
         "exit=1,width=0.5    9.8",
     ]
+
+
+def test_one_and_many_and_too_many_to_list() -> None:
+    assert (some(1, "step"), some(0, "step"), some(12_000, "image")) == ("1 step", "0 steps", "12,000 images")
+    assert (first("abc"), first("abcdef")) == ("a, b, c", "a, b, c, d, e, ...")
+    many = [f"network{i}" for i in range(1000)]
+    assert did_you_mean("zzz", many).endswith("... (1,000)")
+    assert len(did_you_mean("zzz", many)) < 400
 
 
 def test_a_table_without_rows_is_its_header() -> None:

@@ -16,7 +16,7 @@ from supple.machine import machine
 from supple.model import FlexibleModel, Output
 from supple.point import FULL, Point
 from supple.policies import Confident, choose_point
-from supple.request import Answer
+from supple.request import Answer, Refusal
 from supple.runtime.measure import time_into
 from supple.tasks import TASKS
 
@@ -30,16 +30,20 @@ def classify(
     deadline_ms: float | None = None,
     budget_macs: float | None = None,
     policy: Confident | None = None,
+    least: float | None = None,
     draw: Callable[[Path, Image.Image], None] | None = None,
-) -> Iterator[Answer | DataError]:
-    """One answer per file, in order; a file that cannot be read gives its error instead.
+) -> Iterator[Answer | Refusal]:
+    """One answer per file, in order; a file that cannot be read is refused.
 
     With a policy each file stops at the first point that is sure, for the reason `confident`. What no point is sure of
     is answered by the policy's last one: the full model, for the reason `full`, or the deepest that its budget allows,
-    for the reason `budget`. Scores are at the point's temperature. `draw` is given each file with its answer drawn on
-    it, where the task can draw; the time is then already taken.
+    for the reason `budget`. Scores are at the point's temperature. `least`: of objects, only those are told that are
+    this sure. `draw` is given each file with its answer drawn on it, where the task can draw; the time is then already
+    taken.
     """
     task = TASKS[model.task]
+    if least is not None and task.above is not None:
+        task = task.above(least)
     ladder, key = model.ladder if len(model.ladder) else Ladder(profile(model)), {}
     if deadline_ms is not None:
         key = {"machine": machine(), "batch": 1, "threads": torch.get_num_threads()}
@@ -58,7 +62,7 @@ def classify(
                 output, reason = _stopped(model, x, policy)
                 point = output.point
         except DataError as error:  # unreadable, or something that the point needs is not there
-            yield DataError(error.cause if str(file) in error.cause else f"{file}: {error.cause}", error.cure)
+            yield Refusal.of(file, error)
             continue
         told = task.tell(model, output)
         elapsed = 1000 * (time.perf_counter() - start)
@@ -68,7 +72,7 @@ def classify(
             try:
                 draw(file, task.draw(model, output, file))
             except DataError as error:
-                yield error
+                yield Refusal.of(file, error)
         yield Answer(str(file), told.label, told.scores, str(point), reason, elapsed, in_time, within, told.also)
 
 

@@ -22,7 +22,7 @@ from supple.methods import build
 from supple.model import FlexibleModel, Shape
 from supple.progress import counting
 from supple.recipe import Recipe, make_recipe
-from supple.text import say
+from supple.text import first, say
 
 # What is known of a data set without having it: classes and shape of a sample.
 FACTS = {"cifar10": (10, (3, 32, 32)), "cifar100": (100, (3, 32, 32)), "digits": (10, (1, 8, 8))}
@@ -50,7 +50,7 @@ def with_copies(recipe: Recipe, splits: Splits, quiet: bool = False) -> Splits:
     if labeller.classes != splits.train.classes:
         raise RecipeError(
             f"the run copycat.labeller={wanted.labeller} knows other classes than the data "
-            f"({', '.join(labeller.classes[:5])}, ...).",
+            f"({first(labeller.classes)}).",
             "Name a run that was trained on the same classes.",
         )
     if not isinstance(splits.train, ImageSet):

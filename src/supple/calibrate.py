@@ -51,7 +51,8 @@ def calibrate(
     chosen = torch.arange(len(data)) if len(data) <= MOST else same_number_each(data.labels, MOST, seed)
     ours, theirs = set_aside(data.labels[chosen], len(chosen) // 2, seed)
     if min(len(ours), len(theirs)) < FEWEST // 2:
-        cause = f"{len(data)} held-out images are too few to calibrate on: half of them decide, half of them judge."
+        few = f"{len(data)} held-out {data.preprocess.kind}s"
+        cause = f"{few} are too few to calibrate on: half of them decide, half of them judge."
         raise DataError(cause, f"Train with a larger data.holdout: at least {FEWEST}, better some hundreds.")
     counted, estimated = counted_costs(model)
     footing = _footing(model, goal, counted, data.batch(chosen[ours[:1]])[0])

@@ -12,7 +12,7 @@ import torch
 from supple.data.places import places
 from supple.machine import machine
 from supple.probe import cpu_has_bf16
-from supple.text import size
+from supple.text import size, some
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ def examine() -> list[Finding]:
     findings = [
         Finding("python", True, platform.python_version()),
         *(_package(name) for name in ("supple", "torch", "torchvision", "timm", "lightning-fabric")),
-        Finding("processor", True, f"{machine()}, {torch.get_num_threads()} threads used"),
+        Finding("processor", True, f"{machine()}, {some(torch.get_num_threads(), 'thread')} used"),
         Finding("vector instructions", True, torch.backends.cpu.get_cpu_capability()),
         Finding("bf16 arithmetic", cpu_has_bf16(), "yes" if cpu_has_bf16() else "no: fp32 is used"),
         Finding("CUDA", torch.cuda.is_available(), torch.cuda.get_device_name() if torch.cuda.is_available() else "no"),

@@ -16,7 +16,7 @@ from supple.point import Point
 from supple.recipe import Recipe
 from supple.sampling import generator
 from supple.standing import BEST, Standing
-from supple.text import say
+from supple.text import say, some
 
 SETTLED_ON = 4096  # images
 
@@ -30,7 +30,8 @@ def finish(recipe: Recipe, folder: Path, splits: Splits, standing: Standing, qui
     score_and_save(recipe, folder, model, splits, facts)
     shutil.rmtree(folder / checkpoint.STATE, ignore_errors=True)
     if not quiet:
-        say(f"{folder}: epoch {standing.best_epoch} of {standing.epoch} kept; scores on {len(splits.test)} test images")
+        tested = some(len(splits.test), f"test {splits.test.preprocess.kind}")
+        say(f"{folder}: epoch {standing.best_epoch} of {standing.epoch} kept; scores on {tested}")
 
 
 def settled_points(recipe: Recipe) -> list[Point]:

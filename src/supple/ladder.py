@@ -22,6 +22,11 @@ SHARES = {  # scores that are shares of 1, and how tables call them
 }
 
 
+def called(metric: str) -> str:
+    """A metric's name for people, without its unit."""
+    return metric if metric == "accuracy" else SHARES.get(metric, metric).removesuffix(" %")
+
+
 @dataclass(frozen=True)
 class Row:
     """One measured way to run a model. The first six fields are its key; None: not measured, or it does not matter."""

@@ -28,8 +28,10 @@ def counting(total: int, text: str, quiet: bool = False) -> Iterator[Callable[[i
 class Progress:
     """Shows a training of `epochs` x `steps` steps; `quiet` shows nothing."""
 
-    def __init__(self, epochs: int, steps: int, images_per_step: int, done: int = 0, quiet: bool = False) -> None:
-        self.epochs, self.steps, self.images = epochs, steps, images_per_step
+    def __init__(
+        self, epochs: int, steps: int, per_step: int, done: int = 0, quiet: bool = False, kind: str = "image"
+    ) -> None:
+        self.epochs, self.steps, self.per_step, self.kind = epochs, steps, per_step, kind  # of the samples, in a word
         self.done, self.quiet = done, quiet
         self.started, self.first = time.monotonic(), done
         self.bar = None
@@ -38,10 +40,10 @@ class Progress:
             from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
             from rich.progress import Progress as Bar
 
-            rate = TextColumn("{task.fields[rate]:.0f} images/s, left")
+            rate = TextColumn("{task.fields[rate]}, left")
             text = TextColumn("{task.description}")
             self.bar = Bar(text, BarColumn(), rate, TimeRemainingColumn(), console=Console(stderr=True))
-            self.task = self.bar.add_task("", total=epochs * steps, completed=done, rate=0.0)
+            self.task = self.bar.add_task("", total=epochs * steps, completed=done, rate="")
 
     def __enter__(self) -> Self:
         if self.bar:
@@ -54,23 +56,27 @@ class Progress:
 
     @property
     def rate(self) -> float:
-        """Images per second since the start."""
-        return (self.done - self.first) * self.images / max(1e-9, time.monotonic() - self.started)
+        """Samples per second since the start."""
+        return (self.done - self.first) * self.per_step / max(1e-9, time.monotonic() - self.started)
+
+    @property
+    def pace(self) -> str:
+        return f"{self.rate:.{0 if self.rate >= 10 else 1}f} {self.kind}s/s"
 
     def step(self, epoch: int, loss: float) -> None:
         self.done += 1
         if self.bar:
             text = f"epoch {epoch + 1}/{self.epochs}  loss {loss:.3f}"
-            self.bar.update(self.task, completed=self.done, description=text, rate=self.rate)
+            self.bar.update(self.task, completed=self.done, description=text, rate=self.pace)
 
     def epoch(self, epoch: int, loss: float, scores: "Sequence[Score]", best: bool) -> None:
         if self.quiet:
             return
-        left = (self.epochs * self.steps - self.done) * self.images / max(1e-9, self.rate)
+        left = (self.epochs * self.steps - self.done) * self.per_step / max(1e-9, self.rate)
         scale, unit = (100, " %") if scores[0].metric in SHARES else (1, "")
         values = "  ".join(f"{score.name} {scale * score.score:.1f}" for score in scores)
         line = f"epoch {epoch + 1}/{self.epochs}  loss {loss:.3f}  held-out {scores[0].metric}{unit}: {values}"
-        line += f"  {self.rate:.0f} images/s  left {duration(left)}{'  (best so far)' if best else ''}"
+        line += f"  {self.pace}  left {duration(left)}{'  (best so far)' if best else ''}"
         if self.bar:
             self.bar.console.print(line, highlight=False)
         else:

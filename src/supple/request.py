@@ -13,6 +13,20 @@ STDIN = "-"
 
 
 @dataclass(frozen=True)
+class Refusal:
+    """A file that got no answer."""
+
+    file: str
+    cause: str
+    cure: str
+
+    @classmethod
+    def of(cls, file: Path, error: DataError) -> "Refusal":
+        """Its file is named, if the error does not do so."""
+        return cls(str(file), error.cause if str(file) in error.cause else f"{file}: {error.cause}", error.cure)
+
+
+@dataclass(frozen=True)
 class Answer:
     file: str
     label: str

@@ -4,6 +4,8 @@ import difflib
 import sys
 from collections.abc import Iterable, Sequence
 
+MOST_LISTED = 30  # names in a message
+
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[int] = (0,)) -> str:
     """Plain aligned columns, numbers to the right; the columns in `left` to the left."""
@@ -15,6 +17,16 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[i
         ).rstrip()
         for line in lines
     )
+
+
+def some(count: int, noun: str) -> str:
+    """`1 image`, `12,000 images`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def first(names: Sequence[str], most: int = 5) -> str:
+    """The first few of many names."""
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
 def millions(count: float | None) -> str:
@@ -59,10 +71,12 @@ def duration(seconds: float) -> str:
 
 
 def did_you_mean(word: str, options: Iterable[str]) -> str:
-    """`Did you mean "epochs"?`, or the list of what there is."""
+    """`Did you mean "epochs"?`, or the list of what there is, if it can be read."""
     options = sorted(options)
     close = difflib.get_close_matches(word, options, n=1, cutoff=0.6)
-    return f'Did you mean "{close[0]}"?' if close else f"Possible: {', '.join(options)}."
+    if close:
+        return f'Did you mean "{close[0]}"?'
+    return f"Possible: {first(options, MOST_LISTED)}{f' ({len(options):,})' if len(options) > MOST_LISTED else '.'}"
 
 
 def say(message: str) -> None:

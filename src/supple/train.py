@@ -37,7 +37,7 @@ from supple.sampling import SAMPLERS, from_group, generator, seed_of
 from supple.schedule import learning_rate, should_stop
 from supple.standing import BEST, Standing, add_metrics, begin, claim, newest_state, restore, save, weights
 from supple.tasks import TASKS
-from supple.text import say
+from supple.text import say, some
 
 OPTIMIZERS: dict[str, Callable[[Any, Train], torch.optim.Optimizer]] = {
     "sgd": lambda p, t: torch.optim.SGD(p, t.lr, t.momentum, nesterov=t.nesterov, weight_decay=t.weight_decay),
@@ -68,7 +68,8 @@ def train(recipe: Recipe | None, folder: str | Path, *, resume: bool = False, qu
         copy.deepcopy(model).admit(settled_points(started))  # refuse now what could not be settled at the end
         objective = make_objective(started.loss, model.points, model.task)
         if not quiet:
-            say(f"{started.data.name}: {splits}; {len(splits.train) // started.data.batch_size or 1} steps per epoch")
+            steps = len(splits.train) // started.data.batch_size or 1
+            say(f"{started.data.name}: {splits}; {some(steps, 'step')} per epoch")
             for warning in costly_branches(profile(model)):
                 say(warning)
         if fabric.is_global_zero and not (folder / checkpoint.RECIPE).is_file():
@@ -167,7 +168,10 @@ def fit_phase(
     steps = max(1, len(data[0]) // batch)
     done = (standing.epoch - standing.start) * steps + standing.step
     saved = time.monotonic()
-    with Patience() as patience, Progress(settings.epochs, steps, batch, done, quiet) as progress:
+    with (
+        Patience() as patience,
+        Progress(settings.epochs, steps, batch, done, quiet, model.preprocess.kind) as progress,
+    ):
         while standing.epoch - standing.start < settings.epochs and not should_stop(
             standing.history, settings.early_stop
         ):

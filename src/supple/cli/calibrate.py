@@ -32,7 +32,7 @@ def calibrate(
     from supple.goal import Goal
     from supple.progress import counting
     from supple.report import write_report
-    from supple.text import did_you_mean
+    from supple.text import did_you_mean, first
 
     asked = {"budget_macs": budget_macs, "budget_ms": budget_ms, "accuracy_drop": accuracy_drop}
     given = [Goal.parse(kind, text) for kind, text in asked.items() if text is not None]
@@ -46,10 +46,11 @@ def calibrate(
     recipe = recipe_of(run, changes)
     held = load_data(recipe).val
     if not isinstance(held, ImageSet):
-        raise RecipeError(f"{run} answers no question of classes: nothing says how sure it is.", "Use --deadline-ms.")
+        cause = f"{run} answers no question of classes: nothing says how sure it is."
+        raise RecipeError(cause, f"Limit its time instead: supple predict {run} FILE --deadline-ms 50.")
     if held.classes != model.classes:
-        cure = f"The run knows {len(model.classes)}: {', '.join(model.classes[:5])}, ..."
-        raise DataError(f"these data have other classes than the run: {', '.join(held.classes[:5])}, ...", cure)
+        cure = f"The run knows {len(model.classes)}: {first(model.classes)}."
+        raise DataError(f"these data have other classes than the run: {first(held.classes)}.", cure)
     with counting(min(len(held), MOST), "calibrating", quiet=json) as watch:
         document = find_policy(
             model,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from supple.errors import CheckpointError, DataError, PointError, RecipeError
+from supple.text import first
 
 if TYPE_CHECKING:
     from supple.data.choice import Splits
@@ -79,8 +80,8 @@ def splits_for(run: str | Path, model: "FlexibleModel", changes: Iterable[str] |
 
     splits = load_data(recipe_of(run, changes))
     if splits.test.classes != model.classes:
-        cure = f"The run knows {len(model.classes)}: {', '.join(model.classes[:5])}, ..."
-        raise DataError(f"these data have other classes than the run: {', '.join(splits.test.classes[:5])}, ...", cure)
+        cure = f"The run knows {len(model.classes)}: {first(model.classes)}."
+        raise DataError(f"these data have other classes than the run: {first(splits.test.classes)}.", cure)
     return splits
 
 

@@ -36,7 +36,7 @@ def evaluate(
     from supple.ladder import SHARES, Ladder
     from supple.progress import counting
     from supple.report import write_report
-    from supple.text import macs
+    from supple.text import macs, some
 
     if ensemble:
         for option, value in (("--point", point), ("--draws", draws)):
@@ -68,7 +68,7 @@ def evaluate(
     if json:
         print_json({**result.to_json(), **({"anytime": mean} if mean else {})})
         return
-    print(f"{result}\n({len(test)} test images)")
+    print(f"{result}\n({some(len(test), f'test {test.preprocess.kind}')})")
     if mean:
         metric = scores[0].metric
         figure = f"{100 * mean['score']:.2f} %" if metric in SHARES else f"{metric} {mean['score']:.2f}"

@@ -5,6 +5,7 @@ import typer
 
 from supple.cli.common import Changes, Json, Points, Run, check_out, must_be_run, print_json
 from supple.errors import RecipeError
+from supple.text import some
 
 if TYPE_CHECKING:
     from supple.export.writing import Wanted
@@ -73,7 +74,7 @@ def export(
         print(f"left out: {name}, which loses {100 * manifest['lost'][name]:.1f} points in int8")
     if "difference" in manifest:
         print(f"largest difference from PyTorch: {manifest['difference']:.1e}")
-    print(f"{folder}: {len(manifest['points'])} points, {len(manifest['stages'])} stages")
+    print(f"{folder}: {some(len(manifest['points']), 'point')}, {some(len(manifest['stages']), 'stage')}")
 
 
 def _must_be_installed(to: str, int8: bool) -> None:

@@ -3,6 +3,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from supple.cli.common import Json, print_json
+from supple.errors import RecipeError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -94,12 +95,16 @@ def network_of(target: str, size: int | None) -> "tuple[nn.Module, Shape]":
     import torch
 
     from supple.assemble import network_skeleton
+    from supple.backbones import BACKBONES
     from supple.backbones.networks import timm_network
     from supple.cli.common import is_run, recipe_of
 
     if is_run(target) or target.endswith(".yaml"):
         changes = [f"data.size={size}"] if size else []
         return network_skeleton(recipe_of(target, changes))
+    if target in BACKBONES and not timm.is_model(target):
+        cause = f"{target} is a backbone of recipes, which say how large it is."
+        raise RecipeError(cause, "Name a recipe that uses it: supple list --cuts RECIPE.yaml.")
     name = target.partition(".")[0]
     facts = timm.get_pretrained_cfg(name) if timm.is_model(name) else None
     shape = (3, size, size) if size else tuple(facts.input_size) if facts else (3, 224, 224)

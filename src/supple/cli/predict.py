@@ -9,14 +9,14 @@ import typer
 from supple.cli.common import Json, must_be_run, print_json
 from supple.errors import CheckpointError, DataError, RecipeError, SaveError
 from supple.ladder import Ladder
-from supple.request import Answer
+from supple.request import Answer, Refusal
 
 if TYPE_CHECKING:
     from PIL import Image
 
     from supple.model import FlexibleModel
 
-Results = Iterator[Answer | DataError]
+Results = Iterator[Answer | Refusal]
 
 
 def predict(
@@ -26,7 +26,9 @@ def predict(
     deadline_ms: Annotated[float | None, typer.Option(help="The best answer within so many ms.", min=0)] = None,
     budget_macs: Annotated[str | None, typer.Option(help="The best within MACs: 2e6, or 0.5x of full.")] = None,
     confident: Annotated[bool, typer.Option("--confident", help="Stop when sure, as supple calibrate found.")] = False,
-    min_confidence: Annotated[float | None, typer.Option(help="Stop at an exit this sure.", min=0, max=1)] = None,
+    min_confidence: Annotated[
+        float | None, typer.Option(help="Stop at an exit this sure; objects: tell those.", min=0, max=1)
+    ] = None,
     engine: Annotated[str | None, typer.Option(help="auto, torch, onnxruntime or openvino.")] = None,
     threads: Annotated[int, typer.Option(help="With --engine.", min=1, max=256)] = 2,
     draw: Annotated[Path | None, typer.Option(help="Draw counts or boxes into this folder.")] = None,
@@ -62,7 +64,7 @@ def predict(
                 say(f"error: {result.cause}\n{result.cure}")
             watch(1)
     if json:
-        errors = [{"cause": failure.cause, "cure": failure.cure} for failure in failures]
+        errors = [vars(failure) for failure in failures]
         print_json({"predictions": [answer.to_json() for answer in answers], "errors": errors})
     elif csv or answers:
         _print(answers, csv)
@@ -100,7 +102,7 @@ def _with_engine(folder: Path, files: list[str], engine: str, threads: int, **ho
             try:
                 found = made.predict(path, **how)
             except DataError as error:
-                yield DataError(error.cause if str(path) in error.cause else f"{path}: {error.cause}", error.cure)
+                yield Refusal.of(path, error)
                 continue
             assert isinstance(found, Prediction)
             in_time = None if how["deadline_ms"] is None else not found.late
@@ -119,15 +121,14 @@ def _with_run(run: Path, files: list[str], drawn: Path | None, **how: Any) -> tu
     from supple.point import Point
     from supple.policies import sure_above
     from supple.request import gather
+    from supple.tasks import TASKS
 
     model, least = checkpoint.load(run), how["min_confidence"]
-    if model.task != "classes" and (how["confident"] or least is not None):
+    task, policy = TASKS[model.task], None
+    if model.task != "classes" and (how["confident"] or (least is not None and task.above is None)):
         named = "--confident" if how["confident"] else "--min-confidence"
-        raise RecipeError(
-            f"{named} is for classes: nothing says how sure a {model.task} is.", "Use --point, or a limit."
-        )
-    policy = None
-    if least is not None:
+        raise RecipeError(f"{named} is not for the task {model.task}: no exit says how sure it is.", "Use --point.")
+    if least is not None and task.above is None:
         policy = sure_above(model.points, least)
     elif how["confident"]:
         policy = checkpoint.load_policy(run, model)
@@ -139,7 +140,7 @@ def _with_run(run: Path, files: list[str], drawn: Path | None, **how: Any) -> tu
     paths = gather(files, model.preprocess.endings, model.preprocess.kind)
     limit = None if how["budget_macs"] is None else _macs(how["budget_macs"], Ladder(profile(model)))
     limits: dict[str, Any] = {"deadline_ms": how["deadline_ms"], "budget_macs": limit}
-    limits |= {"draw": _drawing(model, drawn)} if drawn is not None else {}
+    limits |= {"least": least, "draw": None if drawn is None else _drawing(model, drawn)}
     return len(paths), classify(model, paths, asked=asked, policy=policy, **limits)
 
 

@@ -14,9 +14,7 @@ def prune(
     run: Run,
     out: Annotated[Path, typer.Option(help="A new run folder.")],
     changes: Changes = None,
-    ratio: Annotated[
-        float | None, typer.Option(help="Share of the dimensions to cut: 0.4 (0 folds only).")
-    ] = None,
+    ratio: Annotated[float | None, typer.Option(help="Share of the dimensions to cut: 0.4 (0 folds only).")] = None,
     widths: Annotated[str | None, typer.Option(help="Instead: one checkpoint for these shares kept: 0.4,0.8.")] = None,
     ranking: Annotated[str, typer.Option(help="Compare dimensions: global, per_type or per_layer.")] = "global",
     by: Annotated[str, typer.Option(help="score (of the search), magnitude (of the weights) or random.")] = "score",

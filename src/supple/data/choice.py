@@ -10,6 +10,7 @@ from supple.data.parts import Collection, Part
 from supple.data.samples import Samples
 from supple.data.split import same_number_each, set_aside_whole
 from supple.errors import DataError
+from supple.text import some
 
 
 @dataclass(frozen=True)
@@ -20,8 +21,10 @@ class Splits:
     fingerprint: str = ""  # of the list of images and labels: the same list gives the same splits
 
     def __str__(self) -> str:
-        kind = self.train.preprocess.kind
-        return f"{len(self.train)} {kind}s to train on, {len(self.val)} held out, {len(self.test)} to test"
+        repeat = getattr(self.train, "repeat", 1)
+        learnt = some(len(self.train) // repeat, self.train.preprocess.kind)
+        times = f", each {repeat} times," if repeat > 1 else ","
+        return f"{learnt} to train on{times} {len(self.val):,} held out, {len(self.test):,} to test"
 
 
 def checked_fingerprint(found: Collection, expected: str | None, name: str) -> str:

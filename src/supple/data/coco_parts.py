@@ -46,6 +46,9 @@ def load_scenes(
         raise DataError(f'data set "{name}" needs to know which.', f"Set data.root to a folder or a zip. {LAYOUT}")
     preprocess = prepared(sizes, longest, mean, std, max_pixels)
     parts, classes, broken = reader(find(root), skip_broken)
+    if not any(len(one.labels) for one in parts["train"]):
+        cause = f"{root}: no picture to train on has an object{', the broken ones left out' if broken else ''}."
+        raise DataError(cause, "List objects with bbox, category_id and segmentation in the json of train.")
     if broken:
         say(f"{root}: {broken} broken objects were left out (data.skip_broken)")
     seen = must_be(fingerprint, fingerprint_of(parts.values()), root)

@@ -18,6 +18,7 @@ from supple.data.sound import SUFFIXES as SOUNDS
 from supple.data.source import Source, content, read_bytes
 from supple.data.tree import Files, files_below
 from supple.errors import DataError
+from supple.text import say
 
 POINTS = "points.json"
 LARGEST = 100_000_000  # bytes of the list of points
@@ -56,9 +57,16 @@ def crowd(request: Request) -> Collection:
     if None in parts and any(parts):
         raise DataError(f"{where}: {list(entries)[parts.index(None)]} has no split, others have.", "Give all, or none.")
     alike(scenes)
+    _tell_unlisted(files, (*base, "images"), len(scenes), where)
     if None in parts:
         return split_by_seed(people(scenes), CLASSES, request)
     return collection({part: [s for s, p in zip(scenes, parts) if p == part] for part in PARTS}, where)
+
+
+def _tell_unlisted(files: Files, folder: tuple[str, ...], listed: int, where: str) -> None:
+    there = sum(path[: len(folder)] == folder and path[-1].lower().endswith(IMAGES) for path in files)
+    if there > listed:
+        say(f"{where}: {there - listed} of {there} pictures are not listed, and not used")
 
 
 def collection(parts: dict[str, list[Scene]], where: str) -> Collection:
@@ -113,12 +121,12 @@ def read_list(source: Source, where: str) -> dict[str, Any]:
         data = read_bytes(source)
         if len(data) > LARGEST:
             raise ValueError(f"it is larger than {LARGEST:,} bytes")
-        entries = json.loads(data)["images"]
+        document = json.loads(data)
+        entries = document.get("images") if isinstance(document, dict) else None
         if not isinstance(entries, dict) or not all(isinstance(entry, dict) for entry in entries.values()):
-            raise ValueError("its images are no mapping of names to entries")
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as problem:
-        reason = f"it has no {problem}" if isinstance(problem, KeyError) else " ".join(str(problem).split())[:200]
-        raise DataError(f"{where} cannot be read: {reason}.", LAYOUT) from None
+            raise ValueError('it has no "images", a mapping of names to entries')
+    except (OSError, ValueError, RecursionError) as problem:
+        raise DataError(f"{where} cannot be read: {' '.join(str(problem).split())[:200]}.", LAYOUT) from None
     if not entries:
         raise DataError(f"{where} names no picture.", LAYOUT)
     return entries

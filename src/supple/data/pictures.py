@@ -73,6 +73,8 @@ def load_pictures(
     rate, seconds, features, mels: how sounds are heard, see `Hearing`; None: as usual for the set. fold: to test on.
     """
     hearing, usual_size = heard(name, rate=rate, seconds=seconds, features=features, mels=mels)
+    if hearing is not None and flip:
+        raise DataError("data.flip is for pictures: it would play sounds backwards.", "Leave it out; data.crop shifts.")
     size = usual_size if size is None else size
     if isinstance(size, tuple):
         raise DataError(f"data.size is {list(size)}, but pictures of {name} are square.", "Give one number.")

@@ -102,7 +102,8 @@ class SceneSet:
 def must_fit(one: Picture, width: int, height: int) -> None:
     """Refuses a picture of another size than its json says."""
     if (width, height) != (one.width, one.height):
-        cause = f"{one.name} is {width} x {height} pixels; its json says {one.width} x {one.height}."
+        name = one.name if isinstance(one.source, bytes) else one.source
+        cause = f"{name} is {width} x {height} pixels; its json says {one.width} x {one.height}."
         raise DataError(cause, "Restore the picture, or correct width and height.")
 
 

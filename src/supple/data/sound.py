@@ -113,8 +113,13 @@ def _handle(source: Source) -> Any:
     if isinstance(source, str | Path):
         if not Path(source).is_file():
             raise FileNotFoundError("it is a folder" if Path(source).is_dir() else "there is no such file")
+        if Path(source).stat().st_size == 0:
+            raise ValueError("it is empty")
         return os.open(source, os.O_RDONLY)  # closed by soundfile
-    return io.BytesIO(read_bytes(source))
+    content = read_bytes(source)
+    if not content:
+        raise ValueError("it is empty")
+    return io.BytesIO(content)
 
 
 def _check(file: Any, max_seconds: float, name: str) -> None:
@@ -124,7 +129,7 @@ def _check(file: Any, max_seconds: float, name: str) -> None:
         raise DataError(f"{name} has {file.channels} channels; the limit is {MAX_CHANNELS}.", "Mix it down.")
     if not MIN_RATE <= file.samplerate <= MAX_RATE:
         raise DataError(
-            f"{name} has {file.samplerate:,} samples per second; expected {MIN_RATE:,} to {MAX_RATE:,}.",
+            f"{name} has a rate of {file.samplerate:,} Hz; expected {MIN_RATE:,} to {MAX_RATE:,}.",
             "Resample it, or correct its header.",
         )
     if file.frames > max_seconds * file.samplerate:

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from supple.files import write
-from supple.ladder import SHARES, Ladder, Row
+from supple.ladder import SHARES, Ladder, Row, called
 from supple.report.reading import Run, known, read_run
 from supple.report.style import STYLE
 from supple.text import duration, millions, quantity
@@ -110,7 +110,7 @@ def _table(ladder: Ladder) -> str:
     same = {name: _values(rows, name)[0] for name in ("engine", "precision", "batch", "threads", "machine", "n")
             if len(_values(rows, name)) == 1}  # fmt: skip
     metrics = _values(rows, "metric")
-    label = escape(", ".join(map(str, metrics)) or "score")
+    label = escape(", ".join(called(str(metric)) for metric in metrics) or "score")
     label += " <small>%</small>" if metrics and set(map(str, metrics)) <= set(SHARES) else ""
     if any(not row.higher_is_better for row in rows):
         label += " <small>lower is better</small>"
@@ -123,6 +123,9 @@ def _table(ladder: Ladder) -> str:
         columns["p50 <small>ms</small>"] = [_digits(row.p50_ms) for row in rows]
         columns["p95 <small>ms</small>"] = [_digits(row.p95_ms) for row in rows]
     columns[label] = [_figure(row) for row in rows]
+    for name in dict.fromkeys(name for row in rows for name in row.also or ()):
+        unit = " <small>%</small>" if name in SHARES else ""
+        columns[escape(called(name)) + unit] = [_shown((row.also or {}).get(name), name) for row in rows]
 
     head = "".join(f'<th scope="col" class="number">{name}</th>' for name in columns)
     body = []
@@ -295,10 +298,14 @@ def _figure(row: Row) -> str:
     """The score as the table shows it; the unit is in the header."""
     if row.score is None:
         return "-"
-    accuracy = row.metric in SHARES
-    figures = [value for value in (row.score, row.deviation) if value is not None]
-    return " ± ".join(f"{100 * value:.1f}" if accuracy else _digits(value) for value in figures)
+    return " ± ".join(_shown(value, row.metric) for value in (row.score, row.deviation) if value is not None)
+
+
+def _shown(value: float | None, metric: str | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f}" if metric in SHARES else _digits(value)
 
 
 def _score(row: Row) -> str:
-    return f"{_figure(row)} %" if row.metric in SHARES else escape(f"{row.metric or 'score'} {_figure(row)}")
+    if row.metric not in SHARES:
+        return escape(f"{row.metric or 'score'} {_figure(row)}")
+    return f"{_figure(row)} %" + ("" if row.metric == "accuracy" else f" {escape(called(row.metric))}")

@@ -19,7 +19,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
 from supple.errors import CheckpointError, SaveError
 from supple.files import write
-from supple.ladder import SHARES, Ladder, Row
+from supple.ladder import SHARES, Ladder, Row, called
 from supple.report.labels import FONT, LABELS, MUTED, Spot, name_ends, name_spots
 
 INK, GRID, PAPER = "#22272e", "#e3e6ea", "#ffffff"
@@ -301,7 +301,7 @@ def dress(axes: Axes, xlabel: str) -> None:
 
 
 def _score_label(metric: str, higher: bool) -> str:
-    name = f"{metric} (%)" if metric in SHARES else metric
+    name = f"{called(metric)} (%)" if metric in SHARES else metric
     return plain(name if higher else f"{name} (lower is better)")
 
 

@@ -147,7 +147,7 @@ class Predictor:
         if not confident and least is None:
             return None
         if self.task != "classes":
-            raise PointError(f"nothing says how sure a {self.task} is.", "Give a point, a deadline or a budget.")
+            raise PointError(f"no exit says how sure it is of {self.task}.", "Give a point, a deadline or a budget.")
         if not self.stages:
             raise PointError("there are no exits here to stop at when sure.", "Give a point, a deadline or a budget.")
         if least is not None:

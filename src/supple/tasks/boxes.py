@@ -2,6 +2,7 @@
 
 import warnings
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from supple.tasks.task import Result, Task, Told
 # COCO's own, in double precision: torchmetrics' defaults are rounded, and a recall of 3 in 5 falls short of 0.6.
 IOUS = np.linspace(0.5, 0.95, 10).tolist()
 RECALLS = np.linspace(0, 1, 101).tolist()
-TOLD = 0.3  # objects with a lower score are neither told nor drawn
+TOLD = 0.3  # objects with a lower score are neither told nor drawn, unless asked for
 
 
 def losses(output: Output, target: Any) -> Tensor:
@@ -84,23 +85,25 @@ def _true(size: Tensor, boxes: Tensor, labels: Tensor, crowd: Tensor, masks: Ten
     }
 
 
-def told(model: FlexibleModel, output: Output) -> list[tuple[str, float, list[float], Tensor]]:
+def told(model: FlexibleModel, output: Output, least: float = TOLD) -> list[tuple[str, float, list[float], Tensor]]:
     """The objects of the first picture worth telling, best first: name, score, box, mask."""
     rows = output.logits[0].float().cpu()
     masks = output.aux["masks"][0].float().cpu()
     return [
         (model.classes[int(row[5])], float(row[4]), row[:4].tolist(), mask)
         for row, mask in zip(rows, masks)
-        if row[4] >= TOLD
+        if row[4] > 0 and row[4] >= least  # the rows behind the last object are zeros
     ]
 
 
-def tell(model: FlexibleModel, output: Output) -> Told:
-    objects = told(model, output)
+def tell(model: FlexibleModel, output: Output, least: float = TOLD) -> Told:
+    objects = told(model, output, least)
     names = Counter(name for name, *_ in objects)
     listed = ", ".join(f"{count} {name}" for name, count in names.most_common())
     word = "object" if len(objects) == 1 else "objects"
     label = f"{len(objects)} {word}: {listed}" if objects else "no objects"
+    if not objects and (unsure := told(model, output, 0.0)):
+        label += f" this sure: at best a {unsure[0][0]}, {100 * unsure[0][1]:.0f} %"
     rows = [
         {"label": name, "score": round(score, 4), "box": [round(side, 1) for side in box]}
         for name, score, box, _ in objects
@@ -108,10 +111,23 @@ def tell(model: FlexibleModel, output: Output) -> Told:
     return Told(label, {}, {"objects": rows})
 
 
-def draw(model: FlexibleModel, output: Output, file: Path) -> Image.Image:
+def draw(model: FlexibleModel, output: Output, file: Path, least: float = TOLD) -> Image.Image:
     from supple.tasks.drawing import drawn
 
-    return drawn(model.preprocess.open(file), told(model, output), model.classes)
+    return drawn(model.preprocess.open(file), told(model, output, least), model.classes)
 
 
-BOXES = Task("box_map", True, losses, tell, meter_of=Precision, draw=draw)
+def boxes(least: float = TOLD) -> Task:
+    """The task whose answers have the objects with at least this score."""
+    return Task(
+        "box_map",
+        True,
+        losses,
+        partial(tell, least=least),
+        meter_of=Precision,
+        draw=partial(draw, least=least),
+        above=boxes,
+    )
+
+
+BOXES = boxes()

@@ -51,6 +51,7 @@ class Task:
     each: Mapping[str, Each] = field(default_factory=dict)
     meter_of: Callable[[FlexibleModel], Meter] | None = None
     draw: Callable[[FlexibleModel, Output, Path], Image.Image] | None = None  # an answer on its picture
+    above: Callable[[float], "Task"] | None = None  # the same task, telling only what is this sure
 
     def meter(self, model: FlexibleModel) -> Meter:
         return Means(self) if self.meter_of is None else self.meter_of(model)
