@@ -25,7 +25,7 @@ from supple.point import FULL, Point
 from supple.runtime.bundle import is_bundle, open_bundle
 from supple.runtime.engine import open_engine
 from supple.runtime.inputs import zeros
-from supple.runtime.opening import _weights, choices_for, predictor, within
+from supple.runtime.opening import _weights, choices_for, of_bundle, predictor, within
 from supple.runtime.skipping import follow
 from test_contract import make
 
@@ -343,12 +343,20 @@ def test_int8_is_scored_and_points_that_lose_too_much_are_left_out(
     monkeypatch.setattr(writing, "_lost", lambda before, after: 0.9 - after)
     manifest = export(model, "0" * 64, tmp_path / "some", Wanted("onnx", int8=True), data)
     assert set(manifest["points"]) == {"exit=2", "full"}
-    assert manifest["stages"] == []
     bundle = open_bundle(tmp_path / "some")
+    assert bundle.chain == (None, "exit=2", "full")  # it runs, and only the others answer
+    with of_bundle(bundle, "onnxruntime", 1) as made:
+        answer = made.predict(np.zeros((1, *bundle.input_shape), np.float32), min_confidence=0.0)[0]
+    assert answer.point == "exit=2"
     assert bundle.left_out == ("exit=1", "exit=1, chain")
     assert not (tmp_path / "some" / "exit-1.onnx").exists()
     [choice, *_] = choices_for(tmp_path / "some")
     assert not within(choice, 1.0)  # auto wants every point
+
+    lost = {"exit=1": 0.0, "exit=2": 0.0, "full": 0.5, "exit=2, chain": 0.5, "full, chain": 0.5}
+    manifest = export(model, "0" * 64, tmp_path / "short", Wanted("onnx", int8=True), data)
+    assert [stage["point"] for stage in manifest["stages"]] == ["exit=1"]
+    assert not (tmp_path / "short" / "stage-2.onnx").exists()
 
     lost = dict.fromkeys(lost, 0.9)
     with pytest.raises(CheckpointError, match="every point loses more"):
@@ -377,12 +385,26 @@ def test_export_verb_writes_checks_and_finds_it_again(command, exits_copy):
 def test_a_folder_counts_as_there_only_if_it_is_what_is_asked_for(command, exits_copy):
     assert command("export", exits_copy, "--point", "exit=1").status == 0
     assert "is there already" in command("export", exits_copy, "--point", "exit=1").out
-    command("export", exits_copy).refused(2, "made from other weights, points", "rm -r")
-    shutil.rmtree(exits_copy / "export")
-    command("calibrate", exits_copy, "--budget-macs", "0.5x")
+    command("export", exits_copy).refused(2, "was made for exit=1", "rm -r")
+
+
+def test_new_thresholds_reach_graphs_that_are_there(command, exits_copy):
+    command("export", exits_copy, "--point", "exit=1", "--point", "exit=2")
+    folder = exits_copy / "export" / "onnx-fp32"
+    before = (folder / "stage-1.onnx").stat().st_mtime_ns
+    assert open_bundle(folder).policy is None
+    assert command("calibrate", exits_copy, "--budget-macs", "0.9x").status == 0
+    said = command("export", exits_copy, "--point", "exit=1", "--point", "exit=2")
+    assert "is there already, now with the thresholds" in said.out
+    assert open_bundle(folder).policy is not None
+    assert (folder / "stage-1.onnx").stat().st_mtime_ns == before
+
+
+def test_a_share_of_the_full_model_needs_the_full_model(command, exits_copy, tmp_path):
+    Image.new("RGB", (20, 20), "red").save(image := tmp_path / "red.png")
     command("export", exits_copy, "--point", "exit=1")
-    command("calibrate", exits_copy, "--budget-macs", "0.9x")
-    command("export", exits_copy, "--point", "exit=1").refused(2, "thresholds", "rm -r")
+    words = ("predict", exits_copy / "export" / "onnx-fp32", image, "--budget-macs", "0.9x", "--engine", "onnxruntime")
+    command(*words).refused(2, "a share of the full model", "2e6")
 
 
 def test_a_graph_that_differs_is_not_written(exits_run, splits, tmp_path, monkeypatch):

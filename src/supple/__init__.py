@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from supple.backbones.places import cuts
     from supple.checkpoint import load
-    from supple.errors import PointError, SuppleError
+    from supple.errors import LateError, PointError, SuppleError
     from supple.ladder import Ladder, Row
     from supple.methods.exits import exits
     from supple.model import FlexibleModel, Output, Stage
@@ -19,6 +19,7 @@ __all__ = [
     "FlexibleModel",
     "Group",
     "Ladder",
+    "LateError",
     "Output",
     "Point",
     "PointError",
@@ -34,7 +35,7 @@ __all__ = [
 _HOME = {
     "supple.backbones.places": ("cuts",),
     "supple.checkpoint": ("load",),
-    "supple.errors": ("PointError", "SuppleError"),
+    "supple.errors": ("LateError", "PointError", "SuppleError"),
     "supple.ladder": ("Ladder", "Row"),
     "supple.methods.exits": ("exits",),
     "supple.model": ("FlexibleModel", "Output", "Stage"),

@@ -24,10 +24,10 @@ from supple.train import train
 def run_demo(out: Path, quiet: bool = False) -> dict[str, Any]:
     began = time.monotonic()
     recipe = load_recipe("pocket/digits.yaml")
-    folder = next(path for path in _names(out) if not path.exists())
+    folder = next(path for path in _names(out) if not path.exists() or _is_unfinished(path))
     tell = (lambda *words: None) if quiet else print
     tell(f"Training a small flexible model on handwritten digits, into {folder} ...")
-    train(recipe, folder, quiet=quiet)
+    train(recipe, folder, quiet=quiet, resume=folder.exists())
 
     model = checkpoint.load(folder)
     threads = torch.get_num_threads()
@@ -75,6 +75,11 @@ def run_demo(out: Path, quiet: bool = False) -> dict[str, Any]:
         "predictions": [{"budget_macs": budget, **a.to_json()} for budget, a in answers if isinstance(a, Answer)],
         "next": commands,
     }
+
+
+def _is_unfinished(folder: Path) -> bool:
+    """An earlier demo that was interrupted: it goes on."""
+    return (folder / checkpoint.RECIPE).is_file() and not (folder / checkpoint.MANIFEST).exists()
 
 
 def _names(out: Path) -> Any:

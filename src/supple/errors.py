@@ -33,6 +33,10 @@ class MergeError(SuppleError):
     """Runs that do not go together, or a plan for merging them that cannot be followed."""
 
 
+class LateError(SuppleError):
+    """A deadline that nothing can meet, where that was declared an error."""
+
+
 class SaveError(SuppleError):
     """A file could not be written; what was there before is untouched."""
 

@@ -56,7 +56,7 @@ def gather(names: Iterable[str], endings: Iterable[str], kind: str) -> list[Path
     paths: list[Path] = []
     for name in names:
         if name == STDIN:
-            paths += [Path(line.rstrip("\n")) for line in sys.stdin if line.strip()]
+            paths += [Path(line.rstrip("\r\n")) for line in sys.stdin if line.strip()]
             continue
         try:
             paths += _fitting(name, endings, kind)

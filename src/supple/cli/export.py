@@ -1,11 +1,12 @@
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from supple.cli.common import Changes, Json, Points, Run, check_out, must_be_run, print_json
 from supple.errors import RecipeError
-from supple.text import some
+from supple.text import first, say, some
 
 if TYPE_CHECKING:
     from supple.export.writing import Wanted
@@ -31,7 +32,7 @@ def export(
     """
     from supple import checkpoint
     from supple.cli.common import model_of, points_of, splits_for
-    from supple.export.writing import Held, Wanted, all_graphs, policy_of
+    from supple.export.writing import Held, Wanted, all_graphs, policy_of, renew
     from supple.export.writing import export as write_graphs
     from supple.machine import cores
     from supple.model import example
@@ -49,15 +50,20 @@ def export(
     wanted = Wanted(to, int8, tuple(points_of(model, point)) if point else (), most_lost)
     folder = out or run / EXPORTS / f"{to}-{wanted.precision}"
     if out is None and (folder / checkpoint.MANIFEST).is_file():
-        if _is_the_same(open_bundle(folder), weights, wanted, policy_of(model)):
-            print_json({"folder": str(folder), "cached": True}) if json else print(f"{folder} is there already.")
-            return
-        cure = f"Remove it, or give --out: rm -r {folder}"
-        raise RecipeError(f"{folder} was made from other weights, points, thresholds or limits.", cure)
+        there, policy = open_bundle(folder), policy_of(model)
+        if other := _otherwise(there, weights, wanted):
+            raise RecipeError(f"{folder} was made {other}.", f"Give another --out, or remove it first: rm -r {folder}")
+        if there.policy != policy:
+            renew(folder, policy)
+        told = "" if there.policy == policy else ", now with the thresholds of supple calibrate"
+        print_json({"folder": str(folder), "cached": True}) if json else print(f"{folder} is there already{told}.")
+        return
     check_out(folder)
     assert model.input_shape is not None
     count = sum(map(len, all_graphs(model, wanted.points, example(model.input_shape, 2))))
     splits = splits_for(run, model, changes)
+    if not json and not sys.stderr.isatty():
+        say(f"{run}: converting {some(count, 'graph')} to {to}; minutes, for a large network")
     with counting(count, "exporting", quiet=json) as watch:
         manifest = write_graphs(
             model, weights, folder, wanted, Held(splits.train, splits.val, splits.test), watch=watch
@@ -71,7 +77,8 @@ def export(
         return
     print(f"{bundle.ladder}\n")
     for name in manifest.get("left_out", ()):
-        print(f"left out: {name}, which loses {100 * manifest['lost'][name]:.1f} points in int8")
+        held = some(len(splits.val), f"held-out {splits.val.preprocess.kind}")
+        print(f"left out: {name}, which loses {100 * manifest['lost'][name]:.1f} points in int8 ({held})")
     if "difference" in manifest:
         print(f"largest difference from PyTorch: {manifest['difference']:.1e}")
     print(f"{folder}: {some(len(manifest['points']), 'point')}, {some(len(manifest['stages']), 'stage')}")
@@ -87,7 +94,10 @@ def _must_be_installed(to: str, int8: bool) -> None:
             raise RecipeError(f"--to {to} needs {package}, which is not installed.", "pip install 'supple[export]'")
 
 
-def _is_the_same(there: "Bundle", weights: str, wanted: "Wanted", policy: Any) -> bool:
-    """Whether a folder is what would be written."""
-    same = there.checkpoint == weights and there.asked == tuple(map(str, wanted.points)) and there.policy == policy
-    return same and (not wanted.int8 or there.most_lost == wanted.most_lost)
+def _otherwise(there: "Bundle", weights: str, wanted: "Wanted") -> str | None:
+    """In what a folder differs from what would be written; None: in nothing."""
+    if there.checkpoint != weights:
+        return "from other weights"
+    if there.asked != tuple(map(str, wanted.points)):
+        return f"for {first(there.asked) or 'all points'}"
+    return f"with --most-lost {there.most_lost:g}" if wanted.int8 and there.most_lost != wanted.most_lost else None

@@ -42,6 +42,8 @@ def predict(
     from supple.runtime.bundle import is_bundle
     from supple.text import say
 
+    if csv and json:
+        raise RecipeError("--csv and --json are both given.", "Give one of them.")
     choices = (point, deadline_ms, budget_macs, True if confident else None, min_confidence)
     if sum(choice is not None for choice in choices) > 1:
         named = "--point, --deadline-ms, --budget-macs, --confident or --min-confidence"
@@ -176,5 +178,9 @@ def _macs(text: str, ladder: Ladder) -> float:
     from supple.goal import Goal
 
     goal = Goal.parse("budget_macs", text)
-    most = max((row.macs or 0 for row in ladder), default=0)
-    return goal.value * most if goal.relative else goal.value
+    if not goal.relative:
+        return goal.value
+    full = [row.macs for row in ladder if row.point == "full" and row.macs]
+    if not full:
+        raise RecipeError(f"{text} is a share of the full model, whose MACs are not known here.", "Give MACs: 2e6.")
+    return goal.value * full[0]

@@ -20,6 +20,7 @@ from supple.tasks import TASKS
 TOLERANCE = 1e-4  # of the largest output, or of 1
 NEAR = 1e-4  # a score this near to its threshold may fall on either side
 BATCH = 16
+CHAIN, LAYERS = ", chain", ", layer by layer"  # behind a point: what else answers at it
 
 
 def arrays(x: Any) -> State:
@@ -44,12 +45,12 @@ def answers(bundle: Bundle, engine: Engine, x: State) -> Iterator[tuple[str, str
     for point in bundle.graphs:
         yield point, point, engine.run_point(point, x)
         if bundle.roles:
-            yield point, f"{point}, layer by layer", follow(engine, bundle.roles, x, Point.parse(point).skip)
+            yield point, f"{point}{LAYERS}", follow(engine, bundle.roles, x, Point.parse(point).skip)
     state = x
     for k, name in enumerate(bundle.chain):
         state, logits = engine.run_stage(k, state)
         if name is not None and logits is not None:
-            yield name, f"{name}, chain", logits
+            yield name, f"{name}{CHAIN}", logits
 
 
 def decided(output: Output) -> Array:

@@ -15,7 +15,7 @@ from supple.cost import profile
 from supple.errors import CheckpointError, RecipeError
 from supple.evaluate import Dataset, Score, evaluate
 from supple.export.archives import Archives
-from supple.export.check import largest_difference, scores
+from supple.export.check import CHAIN, LAYERS, largest_difference, scores
 from supple.export.convert import convert
 from supple.export.graphs import Graph, chain_of, given_to, graphs_of, has_attention, one_by_one
 from supple.export.quantize import quantize
@@ -152,13 +152,18 @@ def _lost(before: Score, after: float) -> float:
 
 
 def _leave_out(out: Path, manifest: dict[str, Any], names: list[str]) -> None:
-    """Drops the graphs of points that lost too much, and the chain where one of its answers did."""
+    """Drops the graphs of points that lost too much; along a chain, their stages no longer answer."""
     for point in [name for name in names if name in manifest["points"]]:
         _unlink(out, manifest["points"].pop(point)["file"])
-    if any(", " in name for name in names):
-        for stage in manifest["stages"]:
-            _unlink(out, stage["file"])
-        manifest["stages"] = []
+    stages, kept = manifest["stages"], 0 if any(name.endswith(LAYERS) for name in names) else len(manifest["stages"])
+    for stage in stages:
+        if f"{stage['point']}{CHAIN}" in names:
+            stage["point"] = None  # it runs, and does not answer
+    while kept and stages[kept - 1]["point"] is None and stages[kept - 1]["role"] == "stage":
+        kept -= 1  # nobody answers behind the last one that does
+    for stage in stages[kept:]:
+        _unlink(out, stage["file"])
+    manifest["stages"] = stages[:kept]
     manifest["left_out"] = names
     if not manifest["points"]:
         cure = "Allow more with --most-lost, or leave --int8 out."
@@ -167,8 +172,8 @@ def _leave_out(out: Path, manifest: dict[str, Any], names: list[str]) -> None:
 
 
 def _unlink(out: Path, name: str) -> None:
-    for path in out.glob(f"{Path(name).stem}.*"):
-        path.unlink()
+    for path in (out / name, (out / name).with_suffix(".bin")):  # OpenVINO's weights lie beside the graph
+        path.unlink(missing_ok=True)
 
 
 def _write(out: Path, manifest: dict[str, Any], contents: dict[str, bytes]) -> None:
@@ -187,6 +192,12 @@ def _vouch(out: Path, manifest: dict[str, Any]) -> None:
 def _opened(parts: dict[str, bytes], to: str) -> str:
     """Of the files of one graph, the one that is opened."""
     return next(name for name in parts if name.endswith(KINDS[to]))
+
+
+def renew(folder: Path, policy: Any) -> None:
+    """Other thresholds for graphs that stay as they are."""
+    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    files.write(folder / MANIFEST, json.dumps({**manifest, "policy": policy}, indent=1))
 
 
 def policy_of(model: FlexibleModel) -> Any:

@@ -17,7 +17,7 @@ class Prediction:
     label: str
     scores: dict[str, float]  # the five most likely classes
     point: str
-    reason: str  # asked, deadline, confident, budget, full or cancelled
+    reason: str  # asked, deadline, budget, confident, full, largest (where full is not there), cancelled, not finite
     elapsed_ms: float  # decoding included
     late: bool = False  # whether a deadline was missed
     logits: Array = field(repr=False, compare=False, default_factory=lambda: np.zeros(0))
@@ -37,6 +37,7 @@ class Rule:
     thresholds: dict[str, float]  # by point, in execution order; of the last, 0
     temperatures: dict[str, float]
     measure: str = "max_probability"
+    budgeted: bool = True  # whether it ends where it does because of a budget
 
     def sure(self, point: str, logits: Array) -> Array:
         """Which samples stop at a point; at one that is not named, nobody does."""
@@ -51,7 +52,7 @@ class Rule:
     @classmethod
     def above(cls, least: float, points: Sequence[str]) -> "Rule":
         """One threshold on the largest probability: nothing is calibrated."""
-        return cls({**dict.fromkeys(points[:-1], least), points[-1]: 0.0}, dict.fromkeys(points, 1.0))
+        return cls({**dict.fromkeys(points[:-1], least), points[-1]: 0.0}, dict.fromkeys(points, 1.0), budgeted=False)
 
     @classmethod
     def from_json(cls, policy: dict[str, Any] | None) -> "Rule | None":

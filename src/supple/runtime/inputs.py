@@ -4,11 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from supple.errors import DataError
-from supple.runtime.engine import State
+from supple.runtime.engine import Array, State
 
-CURE = "Give a file, its bytes, a picture as uint8, or float32 arrays with the batch first."
+CURE = "Give a file, its bytes, a picture (of PIL, or uint8), or float32 arrays with the batch first."
 
 
 def parts_of(shape: tuple[Any, ...]) -> list[tuple[int, ...]]:
@@ -20,6 +21,14 @@ def zeros(shape: tuple[Any, ...], batch: int) -> State:
     return tuple(np.zeros((batch, *sides), np.float32) for sides in parts_of(shape))
 
 
+def must_be_finite(part: Array) -> None:
+    """An engine may answer anything at all to what is no number."""
+    finite = np.isfinite(part)
+    if not finite.all():
+        row = int(np.argmin(finite.reshape(len(part), -1).all(1)))
+        raise DataError(f"sample {row} of the batch holds values that are no finite numbers.", "Leave it out.")
+
+
 def taken(given: Any, shape: tuple[Any, ...], task: str, preprocess: Any) -> tuple[State, bool]:
     """What the network takes, and whether it is of a single file or picture."""
     if isinstance(given, tuple) or (isinstance(given, np.ndarray) and given.dtype == np.float32):
@@ -27,10 +36,16 @@ def taken(given: Any, shape: tuple[Any, ...], task: str, preprocess: Any) -> tup
         shapes = [part.shape if isinstance(part, np.ndarray) else type(part).__name__ for part in parts]
         batch = len(parts[0]) if parts and isinstance(parts[0], np.ndarray) and parts[0].ndim else 0
         if not batch or shapes != [(batch, *sides) for sides in expected]:
-            raise DataError(f"inputs of shapes {shapes}; expected (batch, *{expected}).", CURE)
+            wanted = " and ".join(f"(batch, {', '.join(map(str, sides))})" for sides in expected)
+            raise DataError(f"inputs of shapes {shapes}; expected {wanted}.", CURE)
+        for part in parts:
+            must_be_finite(part)
         return tuple(np.ascontiguousarray(part, np.float32) for part in parts), False
-    if not isinstance(given, str | Path | bytes | np.ndarray):
-        raise DataError(f"the input is of type {type(given).__name__}.", CURE)
+    if isinstance(given, Image.Image):
+        given = np.asarray(given.convert("RGB"))
+    if not isinstance(given, str | Path | bytes) and not (isinstance(given, np.ndarray) and given.dtype == np.uint8):
+        what = f"an array of {given.dtype}" if isinstance(given, np.ndarray) else f"of type {type(given).__name__}"
+        raise DataError(f"the input is {what}.", CURE)
     if preprocess is None:
         raise DataError("nothing says how files become inputs here.", "Give float32 arrays.")
     if task == "classes":

@@ -1,16 +1,20 @@
 """How long things take here and now: measured when a predictor opens, and corrected as calls are seen.
 
-A machine drifts (other programs, heat, clock rates): all estimates of one engine are scaled by one factor that follows
-the ratio of what calls took to what was expected.
+Every step has a usual time, the median of a few calls. What is expected is that time, multiplied by the 95th percentile
+of how many times longer than usual the latest steps took, whichever they were. So a machine that becomes slower (other
+programs, heat, clock rates) is noticed after a few calls, and one that was busy when it was measured is forgiven.
 """
 
 import math
+import statistics
 import threading
+from bisect import bisect_left, insort
+from collections import deque
 from collections.abc import Iterable
 
-MEMORY = 0.1  # weight of the newest call in the drift
-WIDEST = 8.0  # a single call counts for at most so many times what was expected
-LARGEST = 0.95  # of the measured calls: estimates are their 95th percentile
+LATEST = 128  # steps that are remembered
+WIDEST = 8.0  # a single step counts for at most so many times what is usual
+LARGEST = 0.95  # of the remembered ones: what is expected is their 95th percentile
 ENOUGH = 8  # calls of a step that was not measured, until it is known
 
 
@@ -18,27 +22,32 @@ class Pace:
     """Estimated milliseconds of named steps. Safe to use from several threads."""
 
     def __init__(self) -> None:
-        self._usual: dict[object, tuple[float, float]] = {}  # median and 95th percentile
+        self._usual: dict[object, float] = {}  # medians
         self._seen: dict[object, list[float]] = {}  # of steps that are not known yet
-        self._drift = 1.0
+        self._latest: deque[float] = deque()  # how many times its usual time each step took
+        self._sorted: list[float] = []  # the same
         self._lock = threading.Lock()
 
     def learn(self, step: object, times_ms: Iterable[float]) -> None:
-        times = sorted(times_ms)
-        place = min(len(times) - 1, math.ceil(LARGEST * len(times)) - 1)
-        self._usual[step] = times[len(times) // 2], times[place]
+        """A step was measured."""
+        times = list(times_ms)
+        self._usual[step] = statistics.median(times)
+        for took in times:
+            self.note(step, took)
 
     def knows(self, step: object) -> bool:
         return step in self._usual
 
     def ms(self, step: object) -> float:
         """What a step is expected to take at most, as things are now."""
-        return self._usual[step][1] * self.drift
+        return self._usual[step] * self.spread
 
     @property
-    def drift(self) -> float:
-        """How much slower than at the start things are now (at least 1: a lucky moment is no promise)."""
-        return max(1.0, self._drift)
+    def spread(self) -> float:
+        """How many times its usual time a step takes at most, with few exceptions."""
+        with self._lock:
+            place = math.ceil(LARGEST * len(self._sorted)) - 1
+            return self._sorted[place] if self._sorted else 1.0
 
     def note(self, step: object, took_ms: float) -> None:
         """A step has taken so long."""
@@ -50,6 +59,9 @@ class Pace:
                 self.learn(step, seen[1:])
                 self._seen.pop(step, None)
             return
-        ratio = min(WIDEST, took_ms / max(1e-6, usual[0]))
+        ratio = min(WIDEST, took_ms / max(1e-6, usual))
         with self._lock:
-            self._drift += MEMORY * (ratio - self._drift)
+            self._latest.append(ratio)
+            insort(self._sorted, ratio)
+            if len(self._latest) > LATEST:
+                del self._sorted[bisect_left(self._sorted, self._latest.popleft())]

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from supple.errors import DataError, PointError
+from supple.errors import DataError, LateError, PointError
 from supple.ladder import Ladder
 from supple.point import FULL, Point
 from supple.runtime.answers import Prediction, Rule, told
@@ -24,7 +24,7 @@ from supple.runtime.engine import Array, Engine, State
 from supple.runtime.inputs import taken, zeros
 from supple.runtime.pace import Pace
 from supple.runtime.skipping import follow
-from supple.runtime.walk import LateError, walk
+from supple.runtime.walk import walk
 
 WARM, MEASURED = 3, 20  # calls of every step before it is trusted
 
@@ -80,6 +80,8 @@ class Predictor:
         if sum(one is not None for one in limits) > 1:
             named = "point, deadline_ms, budget_macs, min_confidence, confident"
             raise PointError(f"more than one of {named} is given.", "Give one.")
+        if cancel is not None and not isinstance(cancel, threading.Event):
+            raise PointError(f"cancel is {cancel!r:.80}.", "Give a threading.Event, and set it to stop the run.")
         rule = self._rule(min_confidence, confident)
         x, single = taken(given, self.shape, self.task, self.preprocess)
         if deadline_ms is not None and not self._measured:
@@ -114,7 +116,7 @@ class Predictor:
         """Answers for files that share one budget of time: each gets an equal part of what is left. A file that cannot
         be read has its error in its place."""
         check_limits(budget_ms=budget_ms)
-        paths, began = list(paths), time.perf_counter()
+        paths, began = [paths] if isinstance(paths, str | Path) else list(paths), time.perf_counter()
         answers: list[Prediction | DataError] = []
         for done, path in enumerate(paths):
             left = budget_ms - 1000 * (time.perf_counter() - began)
@@ -173,7 +175,9 @@ class Predictor:
             quickest = min(names, key=lambda name: expected[name])
             if strict:
                 need = f"{expected[quickest]:.2g} ms"
-                raise LateError(f"{left:.2g} ms are left after decoding; {quickest} takes {need}.", "Allow more time.")
+                raise LateError(
+                    f"{max(0.0, left):.2g} ms are left after decoding; {quickest} takes {need}.", "Allow more time."
+                )
             return quickest, "deadline"
         if budget is not None:
             if not all(name in self._macs for name in names):

@@ -8,15 +8,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from supple.errors import DataError, SuppleError
+from supple.errors import DataError, LateError
 from supple.runtime.answers import Rule
 from supple.runtime.engine import Array, State
 
 Reached = tuple[str, Array, str]  # of a sample: the point that answered, its logits, and why it was that one
-
-
-class LateError(SuppleError):
-    """A deadline that nothing can meet, where that was declared an error."""
 
 
 def walk(
@@ -38,8 +34,8 @@ def walk(
         if left_ms is not None and 1000 * (time.perf_counter() - began) + expected_ms(k) > left_ms:
             stop = "deadline"
             if k == 0 and strict:
-                said = f"{left_ms:.2g} ms are left after decoding, and the first exit takes {expected_ms(0):.2g} ms."
-                raise LateError(said, "Allow more time.")
+                left = f"{max(0.0, left_ms):.2g} ms are left after decoding"
+                raise LateError(f"{left}, and the first exit takes {expected_ms(0):.2g} ms.", "Allow more time.")
         if cancel is not None and cancel.is_set():
             stop = "cancelled"
         if stop is not None and all(found[row] is not None for row in rows):
@@ -64,11 +60,11 @@ def note(found: list[Reached | None], rows: Array, name: str, logits: Array, rul
     finite: Array = np.asarray(np.isfinite(logits).all(tuple(range(1, logits.ndim))))
     sure = np.zeros(len(rows), bool) if rule is None else rule.sure(name, logits)
     last = rule is not None and rule.last(name)
+    ending = "full" if name == "full" else "budget" if rule is not None and last and rule.budgeted else "largest"
     going = np.ones(len(rows), bool)
     for place, row in enumerate(rows):
         if finite[place]:
-            reason = "full" if name == "full" else "budget" if last else "largest"
-            reason = "confident" if sure[place] and not last else reason
+            reason = "confident" if sure[place] and not last else ending
             found[row] = (name, logits[place], reason)
             going[place] = not sure[place]
         elif found[row] is not None:
