@@ -24,7 +24,7 @@ from supple.assemble import load_data
 from supple.backbones import BACKBONES
 from supple.cli import VERBS, app, main, overview
 from supple.cli.app import EXAMPLES
-from supple.errors import SuppleError
+from supple.errors import CheckpointError, SuppleError
 from supple.progress import Progress
 from supple.recipe import find_recipe, load_recipe
 from supple.runtime.measure import Times, machine
@@ -475,6 +475,18 @@ def test_doctor_names_what_there_is_and_how_to_get_the_rest(command, monkeypatch
         if what.startswith("extra"):
             assert check["ok"] or "pip install" in check["cure"]
     assert all(what in command("doctor").out for what in checks)
+
+
+def test_a_demo_that_was_interrupted_goes_on(command, monkeypatch, tmp_path):
+    def train(recipe: object, folder: Path, *, quiet: bool, resume: bool) -> None:
+        raise CheckpointError(f"{folder} {resume}")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("supple.demo.train", train)
+    assert "runs/demo False" in command("demo").err
+    Path("runs/demo").mkdir(parents=True)
+    Path("runs/demo/recipe.yaml").touch()
+    assert "runs/demo True" in command("demo").err
 
 
 def test_the_demo_trains_measures_predicts_and_says_what_to_try_next(command, monkeypatch, tmp_path):

@@ -388,7 +388,7 @@ def test_a_folder_counts_as_there_only_if_it_is_what_is_asked_for(command, exits
     command("export", exits_copy).refused(2, "was made for exit=1", "rm -r")
 
 
-def test_new_thresholds_reach_graphs_that_are_there(command, exits_copy):
+def test_new_thresholds_reach_graphs_that_are_there_and_shares_need_the_full_model(command, exits_copy, tmp_path):
     command("export", exits_copy, "--point", "exit=1", "--point", "exit=2")
     folder = exits_copy / "export" / "onnx-fp32"
     before = (folder / "stage-1.onnx").stat().st_mtime_ns
@@ -398,12 +398,8 @@ def test_new_thresholds_reach_graphs_that_are_there(command, exits_copy):
     assert "is there already, now with the thresholds" in said.out
     assert open_bundle(folder).policy is not None
     assert (folder / "stage-1.onnx").stat().st_mtime_ns == before
-
-
-def test_a_share_of_the_full_model_needs_the_full_model(command, exits_copy, tmp_path):
-    Image.new("RGB", (20, 20), "red").save(image := tmp_path / "red.png")
-    command("export", exits_copy, "--point", "exit=1")
-    words = ("predict", exits_copy / "export" / "onnx-fp32", image, "--budget-macs", "0.9x", "--engine", "onnxruntime")
+    Image.new("RGB", (20, 20), "red").save(tmp_path / "red.png")
+    words = ("predict", folder, tmp_path / "red.png", "--engine", "onnxruntime", "--budget-macs", "0.9x")
     command(*words).refused(2, "a share of the full model", "2e6")
 
 
