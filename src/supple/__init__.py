@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from supple.point import FULL, Group, Point
     from supple.runtime.opening import predictor
 
-__version__ = "0.4.0"
+__version__ = "0.6.0"
 __all__ = [
     "FULL",
     "FlexibleModel",
