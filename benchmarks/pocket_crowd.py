@@ -36,9 +36,9 @@ HEARS = (
 GAP = 6  # pixels between drawn maps
 EXITS = "method.at=[vision, audio, fusion1]"
 BEFORE = {"backbone": "density", "cnn": "backbone", "sl_vit": "backbone"}
-NAMES = {
-    "seen": {"exit=1": "V1", "exit=2": "behind the first dilated block", "full": "all"},
-    "heard": {"exit=1": "V1", "exit=2": "AV1", "exit=3": "AV2", "full": "all"},
+EARLY = {
+    "seen": {"exit=1": "V1", "exit=2": "behind the first dilated block"},
+    "heard": {"exit=1": "V1", "exit=2": "AV1", "exit=3": "AV2"},
 }
 
 
@@ -76,20 +76,28 @@ def rows(way: str, arm: str, seed: int) -> dict[str, dict[str, float]]:
 
 def table(way: str, seeds: list[int]) -> str:
     lines = ["| branch | exit | GMACs | MAE |", "|---|---|---|---|"]
-    for arm, said in (("cnn", "CNN"), ("sl_vit", "SL-ViT")):
-        for point, name in NAMES[way].items():
+    for arm, said, points in (
+        ("cnn", "CNN", EARLY[way]),
+        ("sl_vit", "SL-ViT", EARLY[way]),
+        ("cnn", "-", {"full": "all"}),
+    ):
+        for point, name in points.items():
             found = [rows(way, arm, seed)[point] for seed in seeds]
-            lines.append(
-                f"| {said if point != 'full' else '-'} | {name} | {found[0]['macs'] / 1e9:.3f} "
-                f"| {spread([row['score'] for row in found])} |"
-            )
+            scores = spread([row["score"] for row in found])
+            lines.append(f"| {said} | {name} | {found[0]['macs'] / 1e9:.3f} | {scores} |")
     splits = data_of(run(way, "cnn", seeds[0]))
     usual = statistics.fmean(scene_count(splits.train))
     blind = statistics.fmean(abs(count - usual) for count in scene_count(splits.test))
     lines += [f"| - | none: always the mean of the training pictures, {usual:.1f} | 0 | {blind:.2f} |", ""]
-    for point in list(NAMES[way])[:-1]:
+    for point, name in EARLY[way].items():
         apart = [rows(way, "sl_vit", seed)[point]["score"] - rows(way, "cnn", seed)[point]["score"] for seed in seeds]
-        lines.append(f"SL-ViT - CNN at {NAMES[way][point]}: {interval(apart)} (less is better).")
+        lines.append(f"SL-ViT - CNN, {name}: {interval(apart)} (less is better).")
+    if way == "heard":  # C15: what sound inside an exit brings, and an exit behind the fusion
+        for arm in ("cnn", "sl_vit"):
+            for one, other in (("exit=2", "exit=1"), ("exit=3", "exit=2")):
+                found = [rows(way, arm, seed) for seed in seeds]
+                apart = [row[one]["score"] - row[other]["score"] for row in found]
+                lines.append(f"{arm}, {EARLY[way][one]} - {EARLY[way][other]}: {interval(apart)}.")
     return "\n".join(lines)
 
 
@@ -126,12 +134,12 @@ def main() -> None:
     HOME.mkdir(parents=True, exist_ok=True)
     pair()
     jobs: list[Job] = []
-    for way in NAMES:
+    for way in EARLY:
         for arm in ("density", "backbone", "cnn", "sl_vit"):
             need = {seed: [run(way, BEFORE[arm], seed)] if arm in BEFORE else [] for seed in seeds}
             jobs += [(begin, (way, arm, seed), need[seed]) for seed in seeds]
     do(jobs, given.jobs)
-    for way in NAMES:
+    for way in EARLY:
         print(f"### {way}\n\n{table(way, seeds)}\n")
 
 

@@ -1,12 +1,13 @@
 """What a calibrated policy saves on a real network: throughput and accuracy against the full model as a static graph.
 
     supple train recipes/pocket/anytime.yaml --out runs/pocket/anytime
-    supple calibrate runs/pocket/anytime --accuracy-drop 0.004
-    supple export runs/pocket/anytime && supple export runs/pocket/anytime --int8
-    python benchmarks/policy.py runs/pocket/anytime [--batch 32] [--threads 2]
+    supple train recipes/pocket/anytime_on.yaml --out runs/pocket/anytime_on
+    supple calibrate runs/pocket/anytime_on --budget-macs 0.4x
+    supple export runs/pocket/anytime_on                      # and --int8, --to openvino, both
+    python benchmarks/policy.py runs/pocket/anytime_on [--batch 32] [--threads 2]
 
-All test images in batches, on ONNX Runtime; samples that are sure leave the batch. The static and the confident answers
-to a batch are timed in turn, and the ratio is that of the sums. Prints Markdown.
+All test images in batches, each export on its own engine; samples that are sure leave the batch. The static and the
+confident answers to a batch are timed in turn, and the ratio is that of the sums. Prints Markdown.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import numpy as np
 import torch
 
 from supple.assemble import data_of
+from supple.export.writing import ENGINE
 from supple.machine import machine
 from supple.runtime.opening import exports_of, of_bundle
 from supple.runtime.predictor import Predictor
@@ -26,12 +28,13 @@ GOALS = {"fp32": 1.8, "int8": 1.5}
 MOST_LOST = 0.5
 
 
-def compare(one: Predictor, batches: list[tuple[np.ndarray, np.ndarray]], precision: str) -> None:
+def compare(one: Predictor, batches: list[tuple[np.ndarray, np.ndarray]], name: str, precision: str) -> None:
     static = confident = 0.0
     right = {"static": 0, "confident": 0}
     where: Counter[str] = Counter()
-    one.engine.run_point("full", (batches[0][0],))  # both once, to warm up
-    one.predict(batches[0][0], confident=True)
+    for x, _ in batches[:20]:  # to warm up: some engines compile for every size of a batch
+        one.engine.run_point("full", (x,))
+        one.predict(x, confident=True)
     for x, y in batches:
         start = time.perf_counter()
         logits = one.engine.run_point("full", (x,))
@@ -49,7 +52,7 @@ def compare(one: Predictor, batches: list[tuple[np.ndarray, np.ndarray]], precis
     shares = ", ".join(f"{point} {100 * where[point] / count:.0f} %" for point in one.stages if point)
     before = f"{count / static:.0f} | {100 * right['static'] / count:.2f} %"
     after = f"{count / confident:.0f} | {100 * right['confident'] / count:.2f} %"
-    print(f"| {precision} | {before} | {after} | {ratio:.2f} | {goal}{missed} | {shares} |", flush=True)
+    print(f"| {name}, {precision} | {before} | {after} | {ratio:.2f} | {goal}{missed} | {shares} |", flush=True)
 
 
 def main() -> None:
@@ -61,14 +64,13 @@ def main() -> None:
     test = data_of(given.run).test
     batches = [test.batch(indices) for indices in torch.split(torch.arange(len(test)), given.batch)]
     arrays = [(x.numpy(), y.numpy()) for x, y in batches]
-    print(f"{machine()}, ONNX Runtime, {given.threads} threads, batch {given.batch}, {len(test)} test images\n")
-    print("| precision | static images/s | accuracy | policy images/s | accuracy | ratio | goal | who answered |")
+    print(f"{machine()}, {given.threads} threads, batch {given.batch}, {len(test)} test images\n")
+    print("| engine | static images/s | accuracy | policy images/s | accuracy | ratio | goal | who answered |")
     print("|---|---|---|---|---|---|---|---|")
     for bundle in exports_of(given.run):
-        if bundle.kind == "onnx":
-            one = of_bundle(bundle, "onnxruntime", given.threads)
-            compare(one, arrays, bundle.precision)
-            one.close()
+        if bundle.kind in ENGINE:
+            with of_bundle(bundle, ENGINE[bundle.kind], given.threads) as one:
+                compare(one, arrays, ENGINE[bundle.kind], bundle.precision)
 
 
 if __name__ == "__main__":

@@ -64,27 +64,33 @@ class Rule:
         return cls(dict(zip(points, [*thresholds, 0.0])), dict(zip(points, policy["temperatures"])), policy["measure"])
 
 
+Reached = tuple[str, Array, str]  # of a sample: the point that answered, its logits, and why it was that one
+
+
 def told(
-    task: str,
-    classes: tuple[str, ...],
-    point: str,
-    logits: Array,
-    reason: str,
-    elapsed: float,
-    late: bool,
-    rule: Rule | None,
-) -> Prediction:
-    """The answer for one sample, in words."""
+    task: str, classes: tuple[str, ...], reached: Sequence[Reached], elapsed: float, late: bool, rule: Rule | None
+) -> list[Prediction]:
+    """The answer for each sample, in words."""
     if task == "count":
-        number = float(logits.sum())
-        label = f"{number:.1f} {classes[0] if classes else 'people'}"
-        return Prediction(label, {}, point, reason, elapsed, late, logits, {"count": number})
-    temperature = 1.0 if rule is None else rule.temperatures.get(point, 1.0)
-    scores = likeliest(logits, classes, temperature)
-    return Prediction(next(iter(scores)), scores, point, reason, elapsed, late, logits)
+        counted = [(point, logits, reason, float(logits.sum())) for point, logits, reason in reached]
+        noun = classes[0] if classes else "people"
+        return [
+            Prediction(f"{number:.1f} {noun}", {}, point, reason, elapsed, late, logits, {"count": number})
+            for point, logits, reason, number in counted
+        ]
+    temperatures = [[1.0 if rule is None else rule.temperatures.get(point, 1.0)] for point, _, _ in reached]
+    p = chances(np.stack([logits for _, logits, _ in reached]), np.array(temperatures, np.float32))
+    best = np.argsort(-p, kind="stable")[:, : min(5, len(classes))]
+    ranked = zip(reached, best.tolist(), np.take_along_axis(p, best, 1).tolist())
+    return [
+        Prediction(
+            classes[first[0]], dict(zip(map(classes.__getitem__, first), scores)), point, reason, elapsed, late, logits
+        )
+        for (point, logits, reason), first, scores in ranked
+    ]
 
 
-def chances(logits: Array, temperature: float = 1.0) -> Array:
+def chances(logits: Array, temperature: float | Array = 1.0) -> Array:
     scaled = logits.astype(np.float32) / temperature
     powers = np.exp(scaled - scaled.max(-1, keepdims=True))
     result: Array = powers / powers.sum(-1, keepdims=True)
@@ -106,9 +112,3 @@ def confidence(logits: Array, measure: str = "max_probability", temperature: flo
         sure = p.max(-1)
     result: Array = np.clip(np.nan_to_num(sure, nan=0.0), 0, 1)
     return result
-
-
-def likeliest(row: Array, classes: tuple[str, ...], temperature: float = 1.0) -> dict[str, float]:
-    p = chances(row, temperature)
-    best = np.argsort(-p, kind="stable")[: min(5, len(classes))]
-    return {classes[i]: float(p[i]) for i in best}

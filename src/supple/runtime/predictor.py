@@ -27,6 +27,7 @@ from supple.runtime.skipping import follow
 from supple.runtime.walk import walk
 
 WARM, MEASURED = 3, 20  # calls of every step before it is trusted
+AROUND_MS = 0.1  # of a deadline is kept for what happens around the steps
 
 
 class Predictor:
@@ -50,6 +51,7 @@ class Predictor:
         self.preprocess, self.rule, self.shape, self.task = preprocess, rule, shape, task
         self.stages, self.roles = tuple(stages), tuple(roles)
         self.pace, self._measured = Pace(), False
+        self._names = [str(point) for point in self.points]
         self._macs = {row.point: row.ceiling or 0 for row in ladder if row.ceiling}
 
     # --- asking -------------------------------------------------------------------------------------------------------
@@ -86,7 +88,7 @@ class Predictor:
         x, single = taken(given, self.shape, self.task, self.preprocess)
         if deadline_ms is not None and not self._measured:
             self.warm()
-        left = None if deadline_ms is None else deadline_ms - 1000 * (time.perf_counter() - began)
+        left = None if deadline_ms is None else deadline_ms - AROUND_MS - 1000 * (time.perf_counter() - began)
         fixed = point is not None or budget_macs is not None
         if self.stages and not fixed and (left is not None or cancel is not None or rule is not None):
             batch = len(x[0])
@@ -109,7 +111,7 @@ class Predictor:
             reached = [(where, row, reason) for row in logits]
         elapsed = 1000 * (time.perf_counter() - began)
         late = deadline_ms is not None and elapsed > deadline_ms
-        answers = [told(self.task, self.classes, *one, elapsed, late, rule) for one in reached]
+        answers = told(self.task, self.classes, reached, elapsed, late, rule)
         return answers[0] if single else answers
 
     def predict_many(self, paths: Iterable[str | Path], *, budget_ms: float) -> list[Prediction | DataError]:
@@ -161,7 +163,7 @@ class Predictor:
     def _choose(
         self, point: Point | str | None, left: float | None, budget: float | None, batch: int, strict: bool
     ) -> tuple[str, str]:
-        names = [str(one) for one in self.points]
+        names = self._names
         if point is not None:
             asked = str(point if isinstance(point, Point) else Point.parse(str(point)))
             if asked not in names:
@@ -220,7 +222,7 @@ class Predictor:
         x = zeros(self.shape, batch)
         if self.preprocess is not None and self.task == "classes":
             self.preprocess.read(self.preprocess.blank_file())  # the first picture pays for the decoder's set-up
-        for name in map(str, self.points):
+        for name in self._names:
             calls = 1 if self.stages else WARM + MEASURED
             times = [_clocked(self.run_point, name, x)[0] for _ in range(calls)]
             if not self.stages:

@@ -9,10 +9,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from supple.errors import DataError, LateError
-from supple.runtime.answers import Rule
+from supple.runtime.answers import Reached, Rule
 from supple.runtime.engine import Array, State
-
-Reached = tuple[str, Array, str]  # of a sample: the point that answered, its logits, and why it was that one
 
 
 def walk(
