@@ -1,7 +1,7 @@
 """Whether answers come in time, and what answering costs: random deadlines, switching, overhead, the first answer.
 
     supple train recipes/pocket/anytime.yaml --out runs/pocket/anytime && supple export runs/pocket/anytime
-    python benchmarks/deadlines.py runs/pocket/anytime [--calls 2000] [--threads 2]
+    python benchmarks/deadlines.py runs/pocket/anytime [--calls 2000] [--threads 2]     # or anytime_on
 
 The run must have exits and be exported. Accuracies are those of its test images. Prints Markdown.
 """

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from PIL import Image
@@ -16,7 +17,8 @@ from supple.checkpoint import WEIGHTS, load, read_manifest
 from supple.errors import CheckpointError, RecipeError, SuppleError
 from supple.export import convert, writing
 from supple.export.check import arrays
-from supple.export.graphs import given_to
+from supple.export.graphs import FlatPoint, Graph, given_to, one_by_one
+from supple.export.quantize import with_onnxruntime
 from supple.export.skipping import skip_graphs
 from supple.export.writing import Held, Wanted, export
 from supple.methods import METHODS
@@ -321,6 +323,18 @@ def splits(exits_run):
     from supple.assemble import data_of
 
     return data_of(exits_run)
+
+
+def test_int8_does_not_overflow_where_there_is_no_dot_product_of_eight_bits():
+    """Two products of eight bits each are summed in sixteen there: full weights on full inputs would be cut in half."""
+    network = torch.nn.Sequential(torch.nn.Conv2d(64, 8, 3, bias=False))
+    torch.nn.init.constant_(network[0].weight, 0.1)
+    x = torch.ones(4, 64, 8, 8)
+    graph = Graph("whole", FlatPoint(network).eval(), (x[:2],), FULL)
+    content = with_onnxruntime(convert.convert(graph, "onnx")["whole.onnx"], one_by_one((x,)))
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    [found] = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    np.testing.assert_allclose(found, network(x).detach().numpy(), rtol=0.05)
 
 
 def test_int8_is_scored_and_points_that_lose_too_much_are_left_out(
