@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from supple.ladder import Row
-from supple.model import FlexibleModel, Output, example
+from supple.model import FlexibleModel, example
 from supple.point import Point
 from supple.text import macs as written
 
@@ -81,9 +81,8 @@ def profile(model: FlexibleModel, points: Iterable[Point] | None = None) -> list
     for point in model.order(points if points is not None else (*model.points, *model.settled)):
         passed = [p for p in model.points if model.rank(p) <= model.rank(point)]
         branch = model.branch(point)
-        outputs: list[Output] = []
-        macs = count_macs(lambda point=point, outputs=outputs: outputs.extend(model(x, [point])))  # type: ignore[misc]
-        [output] = outputs
+        macs = count_macs(lambda point=point: model(x, point))  # type: ignore[misc]
+        (output,) = model(x, [point])
         rows.append(
             Row(
                 str(point),
