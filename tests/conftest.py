@@ -117,12 +117,13 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
 
 
 @pytest.fixture(scope="session")
-def shared_data() -> Path:
-    """The folder of real data sets; tests that ask for it are skipped where there is none."""
-    named = os.environ.get("SUPPLE_DATA")
-    places = [Path(named)] if named else []
-    places.append(Path(__file__).resolve().parents[2] / "shared" / "data")
-    for place in places:
-        if place.is_dir():
-            return place
-    pytest.skip("no real data: neither $SUPPLE_DATA nor ../shared/data beside the repository is a folder")
+def real_data() -> Callable[[str], str]:
+    """Finds a real data set by name in the folders of $SUPPLE_DATA; skips the test where it is not there."""
+
+    def find(name: str) -> str:
+        for folder in filter(None, os.environ.get("SUPPLE_DATA", "").split(os.pathsep)):
+            if (Path(folder) / name).exists():
+                return str(Path(folder) / name)
+        pytest.skip(f"no real data: {name} is in no folder of $SUPPLE_DATA")
+
+    return find

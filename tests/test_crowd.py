@@ -570,8 +570,8 @@ def test_preparation_is_saved_and_finds_the_sound(own):
             CrowdPrepare.from_json(broken)
 
 
-def test_the_real_crowds_have_the_heads_that_are_listed(shared_data):
-    splits = load("crowd", root=str(shared_data / "crowd-mini.zip"), size=(80, 128))
+def test_the_real_crowds_have_the_heads_that_are_listed(real_data):
+    splits = load("crowd", root=real_data("crowd-mini.zip"), size=(80, 128))
     assert [len(part) for part in (splits.train, splits.val, splits.test)] == [191, 44, 97]
     crowd = splits.val.batch(torch.arange(44))[1]
     assert sum(len(s.points) for part in (splits.train, splits.val, splits.test) for s in part.scenes) == 12_880

@@ -465,18 +465,20 @@ def test_only_training_images_are_augmented() -> None:
 # Finding
 
 
-def test_relative_roots_are_looked_for_in_four_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_roots_are_looked_for_here_in_the_variable_and_in_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here = tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
-    monkeypatch.setenv("SUPPLE_DATA", str(tmp_path / "named"))
+    (tmp_path / "shared/data/pets").mkdir(parents=True)  # lies beside, but nobody named it
+    named = [tmp_path / "named", tmp_path / "also"]
+    monkeypatch.setenv("SUPPLE_DATA", os.pathsep.join(map(str, named)))
     with pytest.raises(DataError) as caught:
         find("pets")
-    assert all(
-        place in caught.value.cause for place in ("pets,", str(tmp_path / "named"), "data/pets", "../shared/data")
-    )
+    assert all(place in caught.value.cause for place in ("pets,", *map(str, named), "data/pets"))
     found = []
-    for place in (tmp_path / "shared/data", here / "data", tmp_path / "named", here):
+    for place in (here / "data", *reversed(named), here):
         (place / "pets").mkdir(parents=True)
         found.append(find("pets").resolve())
         assert found[-1] == (place / "pets").resolve()  # each earlier place goes before the later ones
@@ -889,16 +891,8 @@ def test_missing_and_damaged_cifar_files_are_refused(tmp_path: Path) -> None:
 # The real thing
 
 
-def shared(name: str) -> str:
-    beside = Path(__file__).resolve().parents[2] / "shared/data"
-    for place in (Path(os.environ.get("SUPPLE_DATA", beside)), beside):
-        if (place / name).exists():
-            return str(place / name)
-    pytest.skip(f"{name} is not in ../shared/data or $SUPPLE_DATA")
-
-
-def test_real_cifar10_images_from_a_zip() -> None:
-    data: Splits = load("folder", root=shared("cifar10-imagefolder.zip"), limit=500, holdout=100, test_limit=100)
+def test_real_cifar10_images_from_a_zip(real_data: Callable[[str], str]) -> None:
+    data: Splits = load("folder", root=real_data("cifar10-imagefolder.zip"), limit=500, holdout=100, test_limit=100)
     assert data.train.shape == (3, 32, 32)
     assert (counts(data.train), counts(data.val), counts(data.test)) == ([50] * 10, [10] * 10, [10] * 10)
     assert data.train.classes[0] == "airplane"
@@ -907,8 +901,8 @@ def test_real_cifar10_images_from_a_zip() -> None:
     assert not train & {data.val.raw(i).numpy().tobytes() for i in range(100)}
 
 
-def test_real_photographs_of_64_pixels_resized_and_on_demand() -> None:
-    options: dict[str, Any] = {"root": shared("tiny-imagenet-part.zip"), "size": 48, "limit": 200, "holdout": 200}
+def test_real_photographs_of_64_pixels_resized_and_on_demand(real_data: Callable[[str], str]) -> None:
+    options: dict[str, Any] = {"root": real_data("tiny-imagenet-part.zip"), "size": 48, "limit": 200, "holdout": 200}
     memory = load("folder", test_limit=200, **options)
     demand = load("folder", test_limit=200, memory_limit=0, **options)
     assert len(memory.train.classes) == 200

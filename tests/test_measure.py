@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from supple.errors import PointError
-from supple.machine import machine
+from supple.machine import instruction_set, instructions, machine
 from supple.model import FlexibleModel, Output
 from supple.point import FULL, Point
 from supple.runtime import clock as clock_module
@@ -98,6 +98,23 @@ def test_the_number_of_threads_is_put_back_when_a_point_fails() -> None:
 
 def test_the_machine_is_named_with_its_cores() -> None:
     assert machine() == machine()
-    name, _, cores = machine().rpartition(", ")
+    name, cores, *instructions = machine().split(", ")
     assert name
     assert cores == f"{os.cpu_count()} cores"
+    assert " ".join(instructions) == instruction_set()
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("flags\t\t: fpu sse2 fma avx2", "avx2"),
+        ("flags\t\t: fpu avx2 avx512f avx512bw", "avx2 avx512"),
+        ("flags\t\t: avx512_bf16 avx2 avx512_vnni avx512f", "avx2 avx512 bf16 vnni"),
+        ("flags\t\t: avx2 avx512f amx_bf16 amx_tile", "avx2 avx512 bf16"),
+        ("Features\t: fp asimd asimddp bf16 i8mm", "bf16 vnni"),
+        ("bogomips\t: 4800", ""),
+    ],
+)
+def test_the_instruction_set_is_read_from_what_the_kernel_says(line: str, expected: str) -> None:
+    cpuinfo = f"processor\t: 0\nmodel name\t: A processor\n{line}\n\nprocessor\t: 1\n{line}\n"
+    assert " ".join(instructions(cpuinfo)) == expected

@@ -6,6 +6,7 @@ import math
 import sys
 import warnings
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -603,12 +604,10 @@ def test_esc_by_name_and_by_table_give_the_same_folds(tmp_path: Path) -> None:
         load("esc", root=str(tmp_path / "named"))
 
 
-def test_real_sounds(shared_data: Path) -> None:
-    digits = load(
-        "sounds", root=str(shared_data / "spoken-digits.zip"), limit=50, test_limit=50, holdout=20, warn=silent
-    )
+def test_real_sounds(real_data: Callable[[str], str]) -> None:
+    digits = load("sounds", root=real_data("spoken-digits.zip"), limit=50, test_limit=50, holdout=20, warn=silent)
     assert (len(digits.train), len(digits.test), digits.train.shape) == (50, 50, (1, 64, 64))
-    esc = load("esc", root=str(shared_data / "esc10-16k.zip"), fold=1, memory_limit=0, warn=silent)
+    esc = load("esc", root=real_data("esc10-16k.zip"), fold=1, memory_limit=0, warn=silent)
     assert (len(esc.test), len(esc.train.classes)) == (60, 10)
     assert all("fold1_" in name for name in names(esc.test))
     assert not any("fold1_" in name for name in [*names(esc.train), *names(esc.val)])

@@ -15,8 +15,9 @@ from supple import checkpoint, files
 from supple.cli import main
 from supple.errors import CheckpointError, RecipeError
 from supple.interrupt import Interrupted, Patience
+from supple.machine import has_bf16
 from supple.point import FULL, Point
-from supple.probe import choose, cpu_has_bf16, pick_precision
+from supple.probe import choose, pick_precision
 from supple.recipe import make_recipe
 from supple.standing import newest_state
 from supple.train import make_fabric, train
@@ -248,7 +249,7 @@ def test_mixed_precision_is_refused_where_the_machine_has_none():
     assert pick_precision("auto", "cpu") == "fp32"
     with pytest.raises(RecipeError, match="fp16"):
         pick_precision("fp16", "cpu")
-    if not cpu_has_bf16():
+    if not has_bf16():
         with pytest.raises(RecipeError, match="no bf16 arithmetic"):
             pick_precision("bf16", "cpu")
 
@@ -262,7 +263,7 @@ def test_auto_takes_bf16_on_a_gpu_that_has_it_before_anything_is_set_up(monkeypa
 
 
 def test_mixed_precision_trains_through_fabric(tmp_path, monkeypatch):
-    monkeypatch.setattr("supple.probe.cpu_has_bf16", lambda: True)
+    monkeypatch.setattr("supple.probe.has_bf16", lambda: True)
     folder = train(recipe(epochs=1, precision="bf16"), tmp_path / "run", quiet=True)
     assert checkpoint.load(folder)(torch.randn(1, 3, 16, 16), FULL).dtype == torch.float32
 

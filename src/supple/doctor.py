@@ -10,8 +10,7 @@ from pathlib import Path
 import torch
 
 from supple.data.places import places
-from supple.machine import machine
-from supple.probe import cpu_has_bf16
+from supple.machine import has_bf16, instruction_set, machine
 from supple.text import size, some
 
 
@@ -25,12 +24,13 @@ class Finding:
 
 def examine() -> list[Finding]:
     """The findings, in the order a person would ask."""
+    capability = torch.backends.cpu.get_cpu_capability()
     findings = [
         Finding("python", True, platform.python_version()),
         *(_package(name) for name in ("supple", "torch", "torchvision", "timm", "lightning-fabric")),
         Finding("processor", True, f"{machine()}, {some(torch.get_num_threads(), 'thread')} used"),
-        Finding("vector instructions", True, torch.backends.cpu.get_cpu_capability()),
-        Finding("bf16 arithmetic", cpu_has_bf16(), "yes" if cpu_has_bf16() else "no: fp32 is used"),
+        Finding("instruction set", True, f"{instruction_set() or 'not known'}; torch uses {capability}"),
+        Finding("bf16 arithmetic", has_bf16(), "yes" if has_bf16() else "no: fp32 is used"),
         Finding("CUDA", torch.cuda.is_available(), torch.cuda.get_device_name() if torch.cuda.is_available() else "no"),
         _tool("g++", "torch.compile", "Install a C++ compiler (Debian: apt-get install g++)."),
     ]

@@ -1,20 +1,54 @@
-"""Where a time was measured."""
+"""Where a time was measured: the processor, its instruction set, its number of cores."""
 
 import os
 import platform
 from functools import cache
 
+# What decides which arithmetic is fast, by the names that /proc/cpuinfo gives it (x86, then Arm).
+_INSTRUCTIONS = {
+    "avx2": ("avx2",),
+    "avx512": ("avx512f",),
+    "bf16": ("avx512_bf16", "amx_bf16", "bf16"),
+    "vnni": ("avx512_vnni", "avx_vnni", "asimddp"),
+}
+
 
 @cache
 def machine() -> str:
-    """The processor's name and its number of cores."""
-    name = platform.processor() or platform.machine()
+    """The processor's name, its number of cores and its instruction set. Times measured on one count on that one."""
+    return ", ".join(filter(None, (_processor(), f"{os.cpu_count()} cores", instruction_set())))
+
+
+@cache
+def instruction_set() -> str:
+    """What decides how numbers are multiplied here, such as `avx2 avx512 bf16 vnni`; empty where it is not known."""
+    return " ".join(instructions(_cpuinfo()))
+
+
+def has_bf16() -> bool:
+    """Whether this processor multiplies bf16 (AVX-512 BF16, AMX or Arm's bf16), not merely through an emulation."""
+    return "bf16" in instruction_set().split()
+
+
+def instructions(cpuinfo: str) -> tuple[str, ...]:
+    """The instruction sets named in the text of /proc/cpuinfo, of those that matter here."""
+    lines = (line.split(":", 1)[1] for line in cpuinfo.splitlines() if line.startswith(("flags", "Features")))
+    flags = set(next(lines, "").split())
+    return tuple(name for name, spelled in _INSTRUCTIONS.items() if flags.intersection(spelled))
+
+
+def _processor() -> str:
+    names = (line.split(":", 1)[1].strip() for line in _cpuinfo().splitlines() if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
+@cache
+def _cpuinfo() -> str:
     try:
         with open("/proc/cpuinfo") as file:
-            name = next((line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), name)
+            return file.read()
     except OSError:
-        pass
-    return f"{name}, {os.cpu_count()} cores"
+        return ""
 
 
 def cores() -> int:

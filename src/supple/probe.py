@@ -17,6 +17,7 @@ from torch import Tensor
 from supple.errors import RecipeError
 from supple.evaluate import Dataset, to_device
 from supple.losses import Objective
+from supple.machine import has_bf16
 from supple.model import FlexibleModel
 from supple.point import Point
 from supple.recipe import Recipe
@@ -77,20 +78,11 @@ def pick_precision(asked: str, accelerator: str = "auto") -> str:
     if device == "cuda":
         able = {"bf16": torch.cuda.is_bf16_supported(), "fp16": True}
     else:
-        able = {"bf16": cpu_has_bf16(), "fp16": False}
+        able = {"bf16": has_bf16(), "fp16": False}
     if asked in able and not able[asked]:
         cure = "Use train.precision=fp32, or auto to take what the machine has."
         raise RecipeError(f"train.precision is {asked}, but this {device} has no {asked} arithmetic.", cure)
     return ("bf16" if able["bf16"] and device == "cuda" else "fp32") if asked == "auto" else asked
-
-
-def cpu_has_bf16() -> bool:
-    """Whether this CPU multiplies bf16 in hardware (AVX-512 BF16 or AMX), not merely through a slow emulation."""
-    try:
-        with open("/proc/cpuinfo") as file:
-            return "avx512_bf16" in (text := file.read()) or "amx_bf16" in text
-    except OSError:
-        return False
 
 
 class Timing:

@@ -30,7 +30,7 @@ Side = Annotated[int, Field(ge=1, le=8192)]
 class Data(BaseModel):
     model_config = STRICT
     name: str  # a key of supple.data.sets.DATASETS
-    root: str | None = None  # file or folder; looked for here, in $SUPPLE_DATA, ./data and ../shared/data
+    root: str | None = None  # file or folder; looked for here, in the folders of $SUPPLE_DATA and in ./data
     batch_size: int = Field(64, ge=1)
     size: Side | tuple[Side, Side] | None = None  # pixels of a side, or height and width; None: the images' own
     channels: Literal[1, 3] | None = None  # None: the images' own

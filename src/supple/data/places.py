@@ -7,13 +7,13 @@ from supple.errors import DataError
 
 
 def places() -> list[Path]:
-    """The folders a relative name is looked for in, in order."""
-    named = os.environ.get("SUPPLE_DATA")
-    return [Path("."), *([Path(named)] if named else []), Path("data"), Path("../shared/data")]
+    """The folders a relative name is looked for in: here, those of $SUPPLE_DATA (separated as in PATH), data."""
+    named = filter(None, os.environ.get("SUPPLE_DATA", "").split(os.pathsep))
+    return [Path("."), *(Path(folder).expanduser() for folder in named), Path("data")]
 
 
 def find(root: str) -> Path:
-    """The existing file or folder that `root` means: as it stands, or below $SUPPLE_DATA, data or ../shared/data."""
+    """The existing file or folder that `root` means: as it stands, or below a folder of $SUPPLE_DATA or data."""
     given = Path(root).expanduser()
     candidates = [given] if given.is_absolute() else [place / given for place in places()]
     for candidate in candidates:
