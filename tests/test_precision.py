@@ -40,7 +40,7 @@ def bundle_of(folder: Path, kind: str, precision: str, role: str = "stage") -> B
     file = "full.onnx" if kind == "onnx" else "full.xml"
     stages = (Stage(file, None, role),)
     facts = {"task": "classes", "classes": ("a",), "input_shape": (3, 8, 8), "preprocess": None, "policy": None}
-    rest = {"lost": {}, "left_out": (), "asked": (), "most_lost": 0.01}
+    rest = {"checks": (), "asked": (), "most_lost": 0.01}
     return Bundle(folder, kind, precision, "0" * 64, {"full": file}, stages, **facts, **rest)
 
 
@@ -63,7 +63,7 @@ def test_no_graph_is_compiled_without_its_precision(kind, precision, hint, graph
             told.append(settings.get("INFERENCE_PRECISION_HINT"))
             return self.core.compile_model(model, device, {"INFERENCE_PRECISION_HINT": "f32"})
 
-    OpenVino = openvino.Core  # noqa: N806 (it is a class)
+    OpenVino = openvino.Core
     monkeypatch.setattr("supple.runtime.openvino_engine.openvino.Core", Core)
     x = (np.zeros((1, 3, 8, 8), np.float32),)
     engine = open_engine("openvino", bundle_of(graphs, kind, precision), 1)
@@ -88,7 +88,7 @@ def test_a_compiled_graph_has_the_precision_that_it_was_told(precision, name, gr
 
 
 def test_weights_of_all_layers_have_seven_bits_in_openvino():
-    """With eight, sums of two products overflow where there is no 8-bit dot product; the first layer is no exception."""
+    """With eight, sums of two products overflow where there is no 8-bit dot product, not in the first layer only."""
     network = torch.nn.Sequential(torch.nn.Conv2d(8, 8, 3), torch.nn.ReLU(), torch.nn.Conv2d(8, 8, 3)).eval()
     x = torch.rand(4, 8, 8, 8, generator=torch.Generator().manual_seed(0))
     graph = Graph("full", FlatPoint(network), (x[:2],), FULL)
