@@ -74,7 +74,7 @@ def full(rounds: int, threads: int) -> None:
         with tempfile.TemporaryDirectory() as folder:
             engines = predictors(model, Path(folder, "onnx"), threads)
             if name in CONVOLUTIONS:
-                engines |= predictors(model, Path(folder, "q"), threads, "onnx", int8=True)
+                engines |= predictors(model, Path(folder, "q"), threads, "onnx", "int8")
                 engines |= {
                     f"{k}, NNCF": v for k, v in predictors(model, Path(folder, "v"), threads, "openvino", True).items()
                 }

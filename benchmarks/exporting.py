@@ -31,11 +31,11 @@ class Noise:
 
 
 def predictors(
-    model: FlexibleModel, folder: Path, threads: int, to: str = "onnx", int8: bool = False
+    model: FlexibleModel, folder: Path, threads: int, to: str = "onnx", precision: str = "fp32"
 ) -> dict[str, Predictor]:
-    """A predictor for each engine that opens this kind of folder. int8 is not held against a score here."""
+    """A predictor for each engine that opens this kind of folder. Nothing is held against a score here."""
     noise = Noise(model.input_shape)
-    export(model, "0" * 64, folder, Wanted(to, int8, most_lost=2.0), Held(noise, noise, noise))
+    export(model, "0" * 64, folder, Wanted(to, precision, most_lost=2.0), Held(noise, noise, noise))
     bundle = open_bundle(folder)
     found = {f"{name} {bundle.precision}": of_bundle(bundle, name, threads) for name in available(to)}
     for one in found.values():

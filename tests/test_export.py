@@ -96,7 +96,8 @@ def test_every_point_says_the_same_on_both_engines(method, backbone, traced_once
         expected = model(x).numpy()
     for to, engines in (("onnx", ("onnxruntime", "openvino")), ("openvino", ("openvino",))):
         manifest = export(model, "0" * 64, tmp_path / to, Wanted(to), held(model.input_shape))
-        assert manifest["difference"] < 1e-3  # how near, the export itself has seen to
+        assert [check["engine"] for check in manifest["checks"]] == list(engines)
+        assert all(check["difference"] < 1e-3 for check in manifest["checks"])  # how near, the export has seen to
         bundle = open_bundle(tmp_path / to)
         assert set(bundle.points) == {*model.points, *model.settled}
         assert [name for name in bundle.chain if name] == ([str(p) for p in model.points] if method == "exits" else [])
@@ -274,7 +275,10 @@ def test_a_damaged_export_is_passed_over_and_one_of_some_points_is_not_chosen(fo
 def test_an_exported_folder_that_is_named_answers_whatever_it_has_lost(folder, tmp_path):
     copy = Path(shutil.copytree(folder, tmp_path / "copy"))
     manifest = json.loads((copy / "manifest.json").read_text())
-    lossy = {"precision": "int8", "lost": {"full": 0.5}, "left_out": ["exit=1"]}
+    checks = [
+        {**check, "precision": "int8", "lost": {"full": 0.5}, "left_out": ["exit=1"]} for check in manifest["checks"]
+    ]
+    lossy = {"precision": "int8", "checks": checks}
     (copy / "manifest.json").write_text(json.dumps({**manifest, **lossy}))
     predictor(copy, "onnxruntime", threads=1).close()
 
@@ -287,7 +291,7 @@ def test_an_exported_folder_that_is_named_answers_whatever_it_has_lost(folder, t
         {"input_shape": [1, 2, 3]},
         {"policy": {"a": 1}},
         {"task": "foo"},
-        {"lost": {"full": "a"}},
+        {"checks": [{"engine": "onnxruntime"}]},
         {"stages": [{"file": "full.onnx", "point": None}]},
         {"points": {"exit=x": {"file": "full.onnx"}}},
         {"classes": 5},
@@ -342,39 +346,43 @@ def test_int8_is_scored_and_points_that_lose_too_much_are_left_out(
 ):
     monkeypatch.setattr(writing, "CALIBRATED_ON", 8)
     model, data = load(exits_run), Held(splits.train, splits.val, splits.test)
-    manifest = export(model, "0" * 64, tmp_path / "all", Wanted("onnx", int8=True, most_lost=1.0), data)
+    manifest = export(model, "0" * 64, tmp_path / "all", Wanted("onnx", precision="int8", most_lost=1.0), data)
     assert set(manifest["points"]) == {"exit=1", "exit=2", "full"}
-    assert set(manifest["lost"]) == {"exit=1", "exit=2", "full", "exit=1, chain", "exit=2, chain", "full, chain"}
-    [choice, *_] = choices_for(tmp_path / "all")
-    assert within(choice, 1.0)
-    assert not within(choice, -1.0)
+    for check in manifest["checks"]:
+        assert set(check["lost"]) == {"exit=1", "exit=2", "full", "exit=1, chain", "exit=2, chain", "full, chain"}
+    assert [check["engine"] for check in manifest["checks"]] == ["onnxruntime", "openvino"]
+    for choice in choices_for(tmp_path / "all"):
+        assert within(choice, 1.0)
+        assert not within(choice, -1.0)
 
     lost = {"exit=1": 0.5, "exit=2": 0.0, "full": 0.0, "exit=1, chain": 0.5}
     before = {str(point): 0.9 for point in model.points}
     monkeypatch.setattr(
         writing, "scores", lambda *_: {what: before[what.partition(", ")[0]] - lost[what] for what in lost}
     )
-    monkeypatch.setattr(writing, "_lost", lambda before, after: 0.9 - after)
-    manifest = export(model, "0" * 64, tmp_path / "some", Wanted("onnx", int8=True), data)
+    monkeypatch.setattr(writing, "lost_of", lambda before, after: 0.9 - after)
+    manifest = export(model, "0" * 64, tmp_path / "some", Wanted("onnx", precision="int8"), data)
     assert set(manifest["points"]) == {"exit=2", "full"}
-    bundle = open_bundle(tmp_path / "some")
+    whole = open_bundle(tmp_path / "some")
+    check = whole.check("onnxruntime", "int8")
+    bundle = whole.after(check)
     assert bundle.chain == (None, "exit=2", "full")  # it runs, and only the others answer
-    with of_bundle(bundle, "onnxruntime", 1) as made:
+    with of_bundle(whole, "onnxruntime", 1) as made:
         answer = made.predict(np.zeros((1, *bundle.input_shape), np.float32), min_confidence=0.0)[0]
     assert answer.point == "exit=2"
-    assert bundle.left_out == ("exit=1", "exit=1, chain")
+    assert check.left_out == ("exit=1", "exit=1, chain")
     assert not (tmp_path / "some" / "exit-1.onnx").exists()
     [choice, *_] = choices_for(tmp_path / "some")
     assert not within(choice, 1.0)  # auto wants every point
 
     lost = {"exit=1": 0.0, "exit=2": 0.0, "full": 0.5, "exit=2, chain": 0.5, "full, chain": 0.5}
-    manifest = export(model, "0" * 64, tmp_path / "short", Wanted("onnx", int8=True), data)
+    manifest = export(model, "0" * 64, tmp_path / "short", Wanted("onnx", precision="int8"), data)
     assert [stage["point"] for stage in manifest["stages"]] == ["exit=1"]
     assert not (tmp_path / "short" / "stage-2.onnx").exists()
 
     lost = dict.fromkeys(lost, 0.9)
     with pytest.raises(CheckpointError, match="every point loses more"):
-        export(model, "0" * 64, tmp_path / "none", Wanted("onnx", int8=True), data)
+        export(model, "0" * 64, tmp_path / "none", Wanted("onnx", precision="int8"), data)
     assert not (tmp_path / "none").exists()
 
 
@@ -384,7 +392,8 @@ def test_int8_is_scored_and_points_that_lose_too_much_are_left_out(
 def test_export_verb_writes_checks_and_finds_it_again(command, exits_copy):
     done = command("export", exits_copy, "--point", "exit=1", "--out", exits_copy / "one", "--json").json
     assert list(done["points"]) == ["exit=1"]
-    assert done["difference"] < 1e-4
+    assert [(c["engine"], c["precision"]) for c in done["checks"]] == [("onnxruntime", "fp32"), ("openvino", "fp32")]
+    assert all(check["difference"] < 1e-4 for check in done["checks"])
     assert command("predict", exits_copy / "one", exits_copy / "curve.png").status == 0
     command("export", exits_copy, "--out", exits_copy / "one").refused(2, "already exists", "--out")
     times = json.loads((exits_copy / "one" / "ladder.json").read_text())["points"]
@@ -441,13 +450,13 @@ def test_the_chain_ends_at_the_last_point_that_was_asked_for(exits_run, splits, 
     model = load(exits_run)
     manifest = export(model, "w", tmp_path / "one", Wanted(points=(Point(exit=1),)), splits)
     assert manifest["stages"] == []
-    for int8 in (False, True):  # exit=1 answers along the chain, though it has no graph of its own
-        wanted = Wanted(points=(Point(exit=2),), int8=int8, most_lost=1.0)
-        export(model, "w", tmp_path / f"two-{int8}", wanted, splits)
-        bundle = open_bundle(tmp_path / f"two-{int8}")
+    for precision in ("fp32", "int8"):  # exit=1 answers along the chain, though it has no graph of its own
+        wanted = Wanted(points=(Point(exit=2),), precision=precision, most_lost=1.0)
+        export(model, "w", tmp_path / f"two-{precision}", wanted, splits)
+        bundle = open_bundle(tmp_path / f"two-{precision}")
         assert [str(point) for point in bundle.points] == ["exit=2"]
         assert [point for point in bundle.chain if point] == ["exit=1", "exit=2"]
-        made = predictor(tmp_path / f"two-{int8}", engine="onnxruntime", precision=wanted.precision)
+        made = predictor(tmp_path / f"two-{precision}", engine="onnxruntime", precision=wanted.precision)
         assert made.predict(zeros(made.shape, 1), deadline_ms=1e6)[0].point == "exit=2"
 
 

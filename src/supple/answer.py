@@ -44,9 +44,10 @@ def classify(
     task = TASKS[model.task]
     if least is not None and task.above is not None:
         task = task.above(least)
-    ladder, key = model.ladder if len(model.ladder) else Ladder(profile(model)), {}
+    ladder: Ladder = model.ladder if len(model.ladder) else Ladder(profile(model))
+    key: dict[str, Any] = {"engine": "torch", "precision": "fp32"}
     if deadline_ms is not None:
-        key = {"machine": machine(), "batch": 1, "threads": torch.get_num_threads()}
+        key |= {"machine": machine(), "batch": 1, "threads": torch.get_num_threads()}
         ladder = timed_here(model, key)
     warm_up(model)
     for file in files:
@@ -98,7 +99,7 @@ def warm_up(model: FlexibleModel) -> None:
 
 def timed_here(model: FlexibleModel, key: dict[str, Any]) -> Ladder:
     """The model's ladder with times of this machine; measured now, briefly, if `supple bench` has not run here."""
-    timed = {row.point for row in model.ladder.where(**key)}
+    timed = {row.point for row in model.ladder.where(**key) if row.p95_ms is not None}
     if timed.issuperset(map(str, model.points)):
         return model.ladder
     ladder = Ladder(model.ladder)

@@ -49,7 +49,9 @@ def score_and_save(recipe: Recipe, folder: Path, model: FlexibleModel, splits: S
     """Scores every point on the test images and writes weights, manifest, ladder and report."""
     from supple.report import write_report
 
-    ladder = checkpoint.load_ladder(folder)  # times of points that stay as they are
+    ladder = checkpoint.load_ladder(folder).where(
+        precision="fp32"
+    )  # times of points; bf16 was scored for other weights
     for row in profile(model):
         ladder.update(row.point, **row.counts())
     for score in evaluate(model, splits.test):

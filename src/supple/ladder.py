@@ -9,7 +9,7 @@ from typing import Any
 
 from supple import text
 from supple.errors import CheckpointError, PointError
-from supple.machine import machine
+from supple.machine import machine, same_instructions
 from supple.point import Point
 from supple.text import did_you_mean, millions, quantity, table
 
@@ -29,7 +29,11 @@ def called(metric: str) -> str:
 
 @dataclass(frozen=True)
 class Row:
-    """One measured way to run a model. The first six fields are its key; None: not measured, or it does not matter."""
+    """One measured way to run a model. The first six fields are its key; None: not measured, or it does not matter.
+
+    A time counts on the machine that it names. A score in fp32 counts everywhere; in int8 and bf16 the machine says
+    where it was measured, and it counts on the same instruction set.
+    """
 
     point: str  # a point as text, or the name of a group
     engine: str = "torch"
@@ -51,6 +55,7 @@ class Row:
     score: float | None = None
     higher_is_better: bool = True
     n: int | None = None  # samples the score was measured on
+    lost: float | None = None  # int8, bf16: how much of the score in fp32, on the samples that decided
     deviation: float | None = None  # of the score over the draws of a group
     draws: int | None = None
     also: dict[str, float] | None = None  # further figures of the task, such as mse
@@ -68,6 +73,18 @@ class Row:
     def ceiling(self) -> int | None:
         """The MACs to plan with: the worst case where there is one."""
         return self.macs if self.macs_worst is None else self.macs_worst
+
+    def score_on(self, machine: str) -> float | None:
+        """The score, if it counts on a machine."""
+        own = self.precision == "fp32" or (self.machine is not None and same_instructions(self.machine, machine))
+        return self.score if own else None
+
+    def on(self, machine: str) -> "Row":
+        """What of this counts on a machine."""
+        score = self.score_on(machine)
+        own = dataclasses.replace(self, score=score, lost=None if score is None else self.lost)
+        timed = self.machine in (None, machine)
+        return own if timed else dataclasses.replace(own, p50_ms=None, p95_ms=None, p99_ms=None)
 
     def counts(self) -> dict[str, Any]:
         """What was counted, not measured: the same on every machine."""
@@ -114,10 +131,15 @@ class Ladder:
         """Adds a row, or replaces the one with the same key."""
         self._rows[row.key] = row
 
-    def update(self, point: str, engine: str = "torch", precision: str = "fp32", **facts: Any) -> None:
-        """Writes facts that do not depend on machine or batch (counts, scores) into every row of a point."""
+    def update(
+        self, point: str, engine: str = "torch", precision: str = "fp32", machine: str | None = None, **facts: Any
+    ) -> None:
+        """Writes facts that do not depend on a batch (counts, scores) into every row of a point; those that depend on
+        the machine, as scores in int8 and bf16 do, into the rows of that machine.
+        """
         found = [row for row in self._rows.values() if row.key[:3] == (point, engine, precision)]
-        for row in found or [Row(point, engine, precision)]:
+        found = [row for row in found if machine in (None, row.machine)]
+        for row in found or [Row(point, engine, precision, machine=machine)]:
             self.put(dataclasses.replace(row, **facts))
 
     def time(
@@ -131,12 +153,24 @@ class Ladder:
         precision: str = "fp32",
         **times: float,
     ) -> None:
-        """Adds a timed row, with the facts already known of its point."""
-        mine = [row for row in self._rows.values() if (row.point, row.precision) == (point, precision)]
-        known = next((row for row in mine if row.engine == engine), mine[0] if mine else Row(point))
+        """Adds a timed row, with the facts already known of its point there."""
         key: dict[str, Any] = {"engine": engine, "precision": precision, "batch": batch, "threads": threads}
+        known = self._known(point, engine, precision, machine)
         self.put(dataclasses.replace(known, machine=machine, **key, **times))  # type: ignore[arg-type]
-        self._rows.pop((point, engine, precision, None, None, None), None)
+        for where in (None, machine):
+            self._rows.pop((point, engine, precision, None, None, where), None)
+
+    def _known(self, point: str, engine: str, precision: str, machine: str) -> Row:
+        """What holds for a point on an engine: scores of fp32 for every engine, other ones for their own; counts of any
+        precision."""
+        rows = [row.on(machine) for row in self._rows.values() if row.point == point]
+        mine = [row for row in rows if row.precision == precision and (precision == "fp32" or row.engine == engine)]
+        first = sorted(mine, key=lambda row: (row.engine != engine, row.score is None))
+        return first[0] if first else Row(point, **(rows[0].counts() if rows else {}))
+
+    def on(self, machine: str) -> "Ladder":
+        """What counts on a machine: times of its own, and scores that hold there."""
+        return Ladder(row.on(machine) for row in self)
 
     def where(self, **key: object) -> "Ladder":
         """The rows whose fields have these values: `ladder.where(batch=1, threads=2)`."""
@@ -155,18 +189,21 @@ class Ladder:
         """The best-scoring point within a limit: `ms` against the measured p95, `macs` against the worst case.
 
         `key` narrows the rows (batch=1, threads=2, engine="torch"). Times count for batch 1, unless another batch is
-        asked for, and only if they were measured on this machine.
+        asked for, and only if they were measured on this machine. Where there is fp32, other precisions are to be
+        asked for; their scores count on the instruction set that they were measured with.
         """
         if ms is None and macs is None:
             raise PointError("best_under needs a limit.", "Say ms=5, or macs=20e6.")
         if ms is not None:
             key.setdefault("batch", 1)
-        rows = [row for row in self.where(**key) if _is_point(row.point)]
+        here = str(key.get("machine") or machine())
+        rows = [row.on(here) for row in self.where(**key) if _is_point(row.point)]
         if ms is not None:
-            rows = [row for row in rows if row.p95_ms and row.machine in (None, key.get("machine", machine()))]
+            rows = [row for row in rows if row.p95_ms]
             if not rows:
                 cause = f"this ladder has no times of this machine for batch {key['batch']}."
                 raise PointError(cause, "Measure them first: supple bench RUN.")
+        rows = rows if "precision" in key else [row for row in rows if row.precision == "fp32"] or rows
         fits = [row for row in rows if _within(row.p95_ms, ms) and _within(row.ceiling, macs)]
         if not fits:
             limit = f"{ms:g} ms" if ms is not None else text.macs(macs)

@@ -37,6 +37,12 @@ def instructions(cpuinfo: str) -> tuple[str, ...]:
     return tuple(name for name, spelled in _INSTRUCTIONS.items() if flags.intersection(spelled))
 
 
+def same_instructions(one: str, other: str) -> bool:
+    """Whether two machines, by their names, multiply numbers alike: scores in int8 and bf16 then count on both."""
+    sets = [[word for word in name.rpartition(", ")[2].split() if word in _INSTRUCTIONS] for name in (one, other)]
+    return one == other or (bool(sets[0]) and sets[0] == sets[1])
+
+
 def _processor() -> str:
     names = (line.split(":", 1)[1].strip() for line in _cpuinfo().splitlines() if line.startswith("model name"))
     return next(names, platform.processor() or platform.machine())

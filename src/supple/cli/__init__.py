@@ -30,7 +30,7 @@ GROUPS = {
     },
     "Use it": {
         "calibrate": "thresholds to stop when sure, for a mean budget or an accuracy",
-        "export": "every point as graphs for ONNX Runtime or OpenVINO, in fp32 or int8, checked",
+        "export": "every point as graphs for ONNX Runtime or OpenVINO, in fp32, bf16 or int8, checked",
         "predict": "answers for files at a point, within a deadline or a budget, or when sure",
     },
 }

@@ -7,7 +7,10 @@ from supple.cli.common import Changes, Json, Points, Run, must_be_run, points_of
 from supple.errors import RecipeError
 
 if TYPE_CHECKING:
+    from supple.evaluate import Dataset
     from supple.ladder import Ladder
+    from supple.model import FlexibleModel
+    from supple.point import Point
 
 
 Draws = Annotated[int | None, typer.Option(help="Points drawn from each group, such as random orders; 5. 0: none.")]
@@ -22,12 +25,14 @@ def evaluate(
     point: Points = None,
     draws: Draws = None,
     ensemble: Ensemble = None,
+    precision: Annotated[str, typer.Option(help="fp32; or bf16, where the processor has it, beside fp32.")] = "fp32",
     json: Json = False,
 ) -> None:
     """All points in one pass over the data, which may be changed: data.root=...
 
     Then every group of points that the model has: mean and deviation over some that are drawn. The figures go into the
-    run's ladder.json and report.html.
+    run's ladder.json and report.html. With --precision bf16, what PyTorch loses in bf16: --engine auto then takes it
+    where it is the fastest and no point loses more than one percentage point.
     """
     from supple import checkpoint, cost
     from supple.cli.common import model_of, splits_for
@@ -38,15 +43,16 @@ def evaluate(
     from supple.report import write_report
     from supple.text import macs, some
 
+    _check_options(point, draws, ensemble, precision)
     if ensemble:
-        for option, value in (("--point", point), ("--draws", draws)):
-            if value is not None:
-                raise RecipeError(f"{option} does not go with --ensemble.", "Leave one of them out.")
         _ensemble([run, *ensemble], changes, json)
         return
     model = model_of(must_be_run(run), changes)
     points = points_of(model, point)
     test = splits_for(run, model, changes).test
+    if precision == "bf16":
+        _in_bf16(run, model, test, points, json)
+        return
     draws = 5 if draws is None else draws
     if not 0 <= draws <= 1000:
         raise RecipeError(f"--draws is {draws}.", "Give a number from 0 to 1000.")
@@ -73,6 +79,57 @@ def evaluate(
         metric = scores[0].metric
         figure = f"{100 * mean['score']:.2f} %" if metric in SHARES else f"{metric} {mean['score']:.2f}"
         print(f"stopped at a random exit: {figure} at {macs(mean['macs'])} in the mean")
+
+
+def _check_options(point: list[str] | None, draws: int | None, ensemble: list[Path] | None, precision: str) -> None:
+    from supple.runtime.engine import must_have_bf16
+
+    if precision not in ("fp32", "bf16"):
+        raise RecipeError(
+            f'--precision is "{precision}".', "Possible: fp32, bf16. int8 is exported: supple export --int8."
+        )
+    if precision == "bf16":
+        must_have_bf16("--precision bf16")
+    given = {"--point": point, "--draws": draws, "--ensemble": ensemble}
+    refused = {"--ensemble": ("--point", "--draws")} if ensemble else {}
+    refused |= {"--precision bf16": ("--draws", "--ensemble")} if precision == "bf16" else {}
+    for option, others in refused.items():
+        for other in others:
+            if given[other] is not None:
+                raise RecipeError(f"{other} does not go with {option}.", "Leave one of them out.")
+
+
+def _in_bf16(run: Path, model: "FlexibleModel", test: "Dataset", points: "list[Point]", json: bool) -> None:
+    """Scores in fp32 and bf16 on the same samples, into the run's ladder."""
+    from supple import checkpoint, cost
+    from supple.export.check import scores_in_bf16
+    from supple.ladder import SHARES, Ladder
+    from supple.machine import machine
+    from supple.progress import counting
+    from supple.report import write_report
+    from supple.runtime.engine import MOST_LOST
+
+    if model.task == "boxes":
+        raise RecipeError(f"{run} finds objects: no engine runs it in bf16.", "Leave --precision out.")
+    result = Ladder(cost.profile(model, points))
+    counts = {row.point: row.counts() for row in result}
+    with counting(1, "evaluating in fp32 and bf16", quiet=json) as watch:
+        found = scores_in_bf16(model, test, points)
+        watch(1)
+    for score, in_bf16, lost in found:
+        facts = counts[score.name] | score.facts() | {"also": None, "score": in_bf16, "lost": lost}
+        for ladder in (result, model.ladder):
+            ladder.update(score.name, **counts[score.name] | score.facts())
+            ladder.update(score.name, "torch", "bf16", machine(), **facts)
+    checkpoint.save_ladder(run, model.ladder)
+    write_report(run)
+    if json:
+        print_json(result.to_json())
+        return
+    score, _, lost = max(found, key=lambda one: one[2])
+    most = f"{100 * lost:.1f} points" if score.metric in SHARES else f"{lost:.3g}"
+    verdict = "may take it" if lost <= MOST_LOST else "does not take it"
+    print(f"{result}\n\nin bf16 {score.name} loses most, {most}: engine auto {verdict} ({machine()})")
 
 
 def _ensemble(runs: list[Path], changes: list[str] | None, json: bool) -> None:

@@ -21,13 +21,16 @@ def export(
     changes: Changes = None,
     to: Annotated[str, typer.Option(help="onnx, openvino or torch-export.")] = "onnx",
     int8: Annotated[bool, typer.Option("--int8", help="Quantize after training (onnx, openvino).")] = False,
+    bf16: Annotated[
+        bool, typer.Option("--bf16", help="Compute in bf16, where the processor has it (openvino).")
+    ] = False,
     point: Points = None,
-    most_lost: Annotated[float, typer.Option(help="int8: leave out points that lose more score.", min=0, max=1)] = 0.01,
+    most_lost: Annotated[float, typer.Option(help="int8, bf16: leave out points that lose more.", min=0, max=1)] = 0.01,
     out: Annotated[Path | None, typer.Option(help="A new folder; default: RUN/export/TO-PRECISION.")] = None,
     json: Json = False,
 ) -> None:
     """Every point as a graph of its own, and the stages of a model with exits as a chain. Each is run against PyTorch
-    on held-out images before it is written, and timed on every engine that opens it. The folder answers without
+    on held-out images on every engine that opens it, before it is written, and timed there. The folder answers without
     PyTorch: supple predict FOLDER FILES.
     """
     from supple import checkpoint
@@ -39,15 +42,15 @@ def export(
     from supple.progress import counting
     from supple.runtime.bundle import KINDS, open_bundle
     from supple.runtime.compare import compare
-    from supple.runtime.engine import available
-    from supple.runtime.opening import EXPORTS, ROUNDS, SECONDS, Choice
+    from supple.runtime.opening import EXPORTS, ROUNDS, SECONDS, checked
 
     if to not in KINDS:
         raise RecipeError(f'--to is "{to}".', f"Possible: {', '.join(KINDS)}.")
-    _must_be_installed(to, int8)
+    precision = _precision(to, int8, bf16)
+    _must_be_installed(to, precision)
     model = model_of(must_be_run(run), changes)
     weights = checkpoint.read_manifest(run)["files"][checkpoint.WEIGHTS]
-    wanted = Wanted(to, int8, tuple(points_of(model, point)) if point else (), most_lost)
+    wanted = Wanted(to, precision, tuple(points_of(model, point)) if point else (), most_lost)
     folder = out or run / EXPORTS / f"{to}-{wanted.precision}"
     if out is None and (folder / checkpoint.MANIFEST).is_file():
         there, policy = open_bundle(folder), policy_of(model)
@@ -69,27 +72,41 @@ def export(
             model, weights, folder, wanted, Held(splits.train, splits.val, splits.test), watch=watch
         )
     bundle = open_bundle(folder)
-    choices = [Choice(name, bundle) for name in available(to)]
+    choices = checked(bundle)
     if choices:
         compare(folder, choices, {}, points=None, batch=1, threads=cores(), rounds=ROUNDS, seconds=SECONDS)
     if json:
         print_json({"folder": str(folder), "cached": False, **manifest})
         return
     print(f"{bundle.ladder}\n")
-    for name in manifest.get("left_out", ()):
-        held = some(len(splits.val), f"held-out {splits.val.preprocess.kind}")
-        print(f"left out: {name}, which loses {100 * manifest['lost'][name]:.1f} points in int8 ({held})")
-    if "difference" in manifest:
-        print(f"largest difference from PyTorch: {manifest['difference']:.1e}")
+    held = some(len(splits.val), f"held-out {splits.val.preprocess.kind}")
+    for check in bundle.checks:
+        where = f"on {check.engine} in {check.precision}"
+        for name in check.left_out:
+            print(f"left out {where}: {name}, which loses {100 * check.lost[name]:.1f} points ({held})")
+        if check.difference is not None:
+            print(f"largest difference from PyTorch {where}: {check.difference:.1e}")
     print(f"{folder}: {some(len(manifest['points']), 'point')}, {some(len(manifest['stages']), 'stage')}")
 
 
-def _must_be_installed(to: str, int8: bool) -> None:
-    from importlib.util import find_spec
+def _precision(to: str, int8: bool, bf16: bool) -> str:
+    from supple.runtime.engine import must_have_bf16
 
+    if int8 and bf16:
+        raise RecipeError("--int8 and --bf16 are both given.", "Give one of them.")
     if int8 and to not in INT8:
         raise RecipeError(f"--int8 is not for {to}.", f"Use --to {' or '.join(INT8)}.")
-    for package in NEEDED.get(to, ()) + (INT8[to] if int8 else ()):
+    if bf16 and to != "openvino":
+        raise RecipeError(f"--bf16 is not for {to}: ONNX Runtime is no faster in bf16.", "Use --to openvino.")
+    if bf16:
+        must_have_bf16("--bf16")
+    return "int8" if int8 else "bf16" if bf16 else "fp32"
+
+
+def _must_be_installed(to: str, precision: str) -> None:
+    from importlib.util import find_spec
+
+    for package in NEEDED.get(to, ()) + (INT8[to] if precision == "int8" else ()):
         if find_spec(package) is None:
             raise RecipeError(f"--to {to} needs {package}, which is not installed.", "pip install 'supple[export]'")
 
@@ -100,4 +117,8 @@ def _otherwise(there: "Bundle", weights: str, wanted: "Wanted") -> str | None:
         return "from other weights"
     if there.asked != tuple(map(str, wanted.points)):
         return f"for {first(there.asked) or 'all points'}"
-    return f"with --most-lost {there.most_lost:g}" if wanted.int8 and there.most_lost != wanted.most_lost else None
+    return (
+        f"with --most-lost {there.most_lost:g}"
+        if wanted.precision != "fp32" and there.most_lost != wanted.most_lost
+        else None
+    )

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +13,22 @@ from torch.utils import _pytree
 from supple import checkpoint, files
 from supple.cost import profile
 from supple.errors import CheckpointError, RecipeError
-from supple.evaluate import Dataset, Score, evaluate
+from supple.evaluate import Dataset, evaluate
 from supple.export.archives import Archives
-from supple.export.check import CHAIN, LAYERS, largest_difference, scores
+from supple.export.check import largest_difference, lost_of, scores
 from supple.export.convert import convert
 from supple.export.graphs import Graph, chain_of, given_to, graphs_of, has_attention, one_by_one
 from supple.export.quantize import quantize
 from supple.export.skipping import skip_graphs
 from supple.ladder import Ladder
+from supple.machine import machine
 from supple.model import FlexibleModel, select
 from supple.point import Point
-from supple.runtime.bundle import FORMAT, KINDS, LADDER, MANIFEST, open_bundle
-from supple.runtime.engine import open_engine
+from supple.runtime.bundle import FORMAT, KINDS, LADDER, MANIFEST, Bundle, Check, open_bundle
+from supple.runtime.engine import MOST_LOST, Engine, available, open_engine
+from supple.tasks import TASKS
 
 CHECKED_ON, CALIBRATED_ON = 8, 128  # held-out and training images
-ENGINE = {"onnx": "onnxruntime", "openvino": "openvino"}
 
 
 @dataclass(frozen=True)
@@ -35,13 +36,9 @@ class Wanted:
     """What is asked for."""
 
     to: str = "onnx"
-    int8: bool = False
+    precision: str = "fp32"
     points: tuple[Point, ...] = ()  # none: all
-    most_lost: float = 0.01  # int8: a point that loses more of its score on held-out images is left out
-
-    @property
-    def precision(self) -> str:
-        return "int8" if self.int8 else "fp32"
+    most_lost: float = MOST_LOST  # int8, bf16: a point that loses more of its score on held-out images is left out
 
 
 @dataclass(frozen=True)
@@ -86,6 +83,7 @@ def export(
         "policy": policy_of(model),
         "asked": [str(point) for point in wanted.points],
         "most_lost": wanted.most_lost,
+        "checks": [],
         "versions": checkpoint.versions(),
     }
     with files.folder(out) as part:
@@ -108,7 +106,7 @@ def all_graphs(model: FlexibleModel, points: Sequence[Point], x: Any) -> tuple[l
 
 def _seen(graphs: list[Graph], chain: list[Graph], wanted: Wanted, data: Held) -> list[tuple[Tensor, ...]]:
     """What each graph is calibrated with."""
-    if not wanted.int8:
+    if wanted.precision != "int8":
         return [()] * (len(graphs) + len(chain))
     x = data.train.batch(torch.arange(min(CALIBRATED_ON, len(data.train))))[0]
     return [tuple(_pytree.tree_leaves(x))] * len(graphs) + given_to(chain, x)
@@ -116,59 +114,73 @@ def _seen(graphs: list[Graph], chain: list[Graph], wanted: Wanted, data: Held) -
 
 def _made(graph: Graph, wanted: Wanted, inputs: tuple[Tensor, ...]) -> dict[str, bytes]:
     parts = convert(graph, wanted.to)
-    if not wanted.int8 or graph.role == "gate":  # a gate is one product, and its score must not shift
+    if wanted.precision != "int8" or graph.role == "gate":  # a gate is one product, and its score must not shift
         return parts
     return quantize(graph, parts, wanted.to, one_by_one(inputs), has_attention(graph.module))
 
 
 def _check(model: FlexibleModel, out: Path, manifest: dict[str, Any], wanted: Wanted, data: Held, x: Any) -> None:
-    """fp32: the values. int8: the score on held-out images; points that lose too much go. Then the ladder."""
-    bundle = open_bundle(out)
-    archives = wanted.to == "torch-export"
-    engine = Archives(bundle) if archives else open_engine(ENGINE[wanted.to], bundle, torch.get_num_threads())
-    known = {row.point: row for row in (*profile(model), *model.ladder)}
-    found: dict[str, float] = {}
-    if wanted.int8:
-        before = {score.name: score for score in evaluate(model, data.val, model.order(bundle.answering))}
-        after = scores(model, bundle, engine, data.val)
-        manifest["lost"] = {what: _lost(before[what.partition(", ")[0]], score) for what, score in after.items()}
-        _leave_out(out, manifest, [what for what, lost in manifest["lost"].items() if lost > wanted.most_lost])
-        found = scores(model, open_bundle(out), engine, data.test)
-    else:
-        manifest["difference"] = largest_difference(model, bundle, engine, x)
-    engine.close()
-    ladder = Ladder()
-    for point in manifest["points"]:
-        row = known[point]
-        facts = {**row.counts(), "metric": row.metric, "score": found.get(point, row.score), "n": row.n}
-        ladder.update(point, engine.name, wanted.precision, higher_is_better=row.higher_is_better, **facts)
+    """Every engine that opens the folder, in every precision that it may run in. Then the ladder."""
+    bundle, ladder, checks = open_bundle(out), Ladder(), []
+    for name, precision in pairs(wanted):
+        archives = wanted.to == "torch-export"
+        threads = torch.get_num_threads()
+        engine = Archives(bundle) if archives else open_engine(name, bundle, threads, precision)
+        if precision == "fp32":
+            check = Check(name, precision, machine(), largest_difference(model, bundle, engine, x))
+        else:
+            check = _gated(model, bundle, engine, wanted, data)
+        _rows(ladder, model, bundle.after(check), check, engine, data)
+        engine.close()
+        checks.append(check)
+    _tidy(out, manifest, bundle, checks, wanted)
     files.write(out / LADDER, json.dumps({"checkpoint": manifest["checkpoint"], **ladder.to_json()}, indent=1))
     _vouch(out, manifest)
 
 
-def _lost(before: Score, after: float) -> float:
-    """Of a score that is better when higher, the difference; of an error, its relative growth."""
-    return before.score - after if before.higher_is_better else after / max(before.score, 1e-9) - 1
+def pairs(wanted: Wanted) -> list[tuple[str, str]]:
+    """Engines and precisions that a folder is checked with: bf16 in fp32 too, for processors without it."""
+    precisions = ("fp32", "bf16") if wanted.precision == "bf16" else (wanted.precision,)
+    names = ["torch"] if wanted.to == "torch-export" else available(wanted.to)
+    return [(name, precision) for name in names for precision in precisions]
 
 
-def _leave_out(out: Path, manifest: dict[str, Any], names: list[str]) -> None:
-    """Drops the graphs of points that lost too much; along a chain, their stages no longer answer."""
-    for point in [name for name in names if name in manifest["points"]]:
+def _gated(model: FlexibleModel, bundle: Bundle, engine: Engine, wanted: Wanted, data: Held) -> Check:
+    """What a precision loses of the score on held-out images, and which points lose too much."""
+    before = {score.name: score for score in evaluate(model, data.val, model.order(bundle.answering))}
+    after = scores(model, bundle, engine, data.val)
+    lost = {what: lost_of(before[what.partition(", ")[0]], score) for what, score in after.items()}
+    names = tuple(what for what, share in lost.items() if share > wanted.most_lost)
+    return Check(engine.name, engine.precision, machine(), None, lost, names)
+
+
+def _rows(ladder: Ladder, model: FlexibleModel, bundle: Bundle, check: Check, engine: Engine, data: Held) -> None:
+    """fp32: scores as the run has them. int8 and bf16: scored on test images, for this machine's instruction set."""
+    known = {row.point: row for row in (*profile(model), *model.ladder.where(engine="torch", precision="fp32"))}
+    measured = check.precision != "fp32"
+    found = scores(model, bundle, engine, data.test) if measured and bundle.graphs else {}
+    for point in bundle.graphs:
+        row = known[point]
+        facts = {**row.counts(), "metric": row.metric, "score": row.score, "n": row.n, "lost": check.lost.get(point)}
+        facts |= {"score": found[point], "n": len(data.test), "metric": TASKS[model.task].metric} if measured else {}
+        where = {"machine": check.machine} if measured else {}
+        higher = TASKS[model.task].higher_is_better
+        ladder.update(point, check.engine, check.precision, **where, higher_is_better=higher, **facts)
+
+
+def _tidy(out: Path, manifest: dict[str, Any], bundle: Bundle, checks: list[Check], wanted: Wanted) -> None:
+    """Drops the graphs that no engine is left to run."""
+    left = [bundle.after(check) for check in checks]
+    if not any(one.graphs for one, check in zip(left, checks) if check.precision == wanted.precision):
+        cure = f"Allow more with --most-lost, or leave --{wanted.precision} out."
+        raise CheckpointError(f"every point loses more in {wanted.precision} than is allowed.", cure)
+    for point in [name for name in manifest["points"] if not any(name in one.graphs for one in left)]:
         _unlink(out, manifest["points"].pop(point)["file"])
-    stages, kept = manifest["stages"], 0 if any(name.endswith(LAYERS) for name in names) else len(manifest["stages"])
-    for stage in stages:
-        if f"{stage['point']}{CHAIN}" in names:
-            stage["point"] = None  # it runs, and does not answer
-    while kept and stages[kept - 1]["point"] is None and stages[kept - 1]["role"] == "stage":
-        kept -= 1  # nobody answers behind the last one that does
-    for stage in stages[kept:]:
+    kept = max(len(one.stages) for one in left)
+    for stage in manifest["stages"][kept:]:
         _unlink(out, stage["file"])
-    manifest["stages"] = stages[:kept]
-    manifest["left_out"] = names
-    if not manifest["points"]:
-        cure = "Allow more with --most-lost, or leave --int8 out."
-        raise CheckpointError("every point loses more in int8 than is allowed.", cure)
-    _vouch(out, manifest)
+    manifest["stages"] = manifest["stages"][:kept]
+    manifest["checks"] = [asdict(check) for check in checks]
 
 
 def _unlink(out: Path, name: str) -> None:

@@ -48,7 +48,7 @@ class Gates(nn.Module):
         state = trunk.stem(x)
         activations = [state]
         batch = state.shape[0]  # (len would be taken for a constant when a network is exported)
-        scores, logits, ran = [state.new_ones(batch)], [], []  # all samples run the first layer
+        scores, logits, ran = [state.new_ones(batch).float()], [], []  # all samples run the first layer
         for layer, block in enumerate(trunk.blocks):
             told = state
             if self.mixers is not None and layer:
@@ -73,7 +73,8 @@ class Gates(nn.Module):
             history, oracle = [torch.stack(scores).mean(0), depth], self.oracles[0]
         else:
             history, oracle = scores, self.oracles[layer - 1]
-        logit: Tensor = oracle(torch.cat([token, torch.stack(history, 1)], 1)).squeeze(1)
+        seen = torch.cat([token, torch.stack(history, 1)], 1)  # in fp32, also of a state in bf16
+        logit: Tensor = oracle(seen).squeeze(1)
         return logit
 
 

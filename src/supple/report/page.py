@@ -61,6 +61,7 @@ def _page(run: Run) -> str:
 def _summary(run: Run) -> str:
     """One sentence: the best point, the cheapest point that comes close, and the cheapest point of all."""
     rows = [row for row in run.ladder or () if known(row.score) and known(row.macs) and not row.is_group]
+    rows.sort(key=lambda row: row.precision != "fp32")
     rows = [row for row in rows if _series(row) == _series(rows[0])]
     if not rows:
         points = len((run.manifest or {}).get("points") or ())

@@ -4,19 +4,21 @@ The manifest vouches for every file by its sha256 and is written last. Nothing h
 """
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from supple.errors import CheckpointError
 from supple.files import sha256
 from supple.ladder import Ladder
+from supple.machine import machine, same_instructions
 from supple.point import Point
 from supple.runtime.answers import Rule
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST, LADDER = "manifest.json", "ladder.json"
 KINDS = {"onnx": ".onnx", "openvino": ".xml", "torch-export": ".pt2"}  # what a folder is exported to: its graphs
+CHAIN, LAYERS = ", chain", ", layer by layer"  # behind a point: what else answers at it
 
 
 @dataclass(frozen=True)
@@ -29,12 +31,30 @@ class Stage:
 
 
 @dataclass(frozen=True)
+class Check:
+    """What was seen of the graphs on one engine in one precision, before the folder stood."""
+
+    engine: str
+    precision: str
+    machine: str
+    difference: float | None = None  # fp32: the largest from PyTorch
+    lost: dict[str, float] = field(
+        default_factory=dict
+    )  # int8, bf16: the score that each point lost on held-out samples
+    left_out: tuple[str, ...] = ()  # int8, bf16: points, or the chain, that lost too much
+
+    def holds_here(self) -> bool:
+        """What int8 and bf16 have lost is known for the instruction set that it was measured with."""
+        return self.precision == "fp32" or same_instructions(self.machine, machine())
+
+
+@dataclass(frozen=True)
 class Bundle:
     """What is known of an exported folder."""
 
     folder: Path
     kind: str  # a key of KINDS
-    precision: str  # fp32 or int8
+    precision: str  # fp32, bf16 (whose graphs are those of fp32) or int8
     checkpoint: str  # sha256 of the weights that it was made from
     graphs: dict[str, str]  # point -> file
     stages: tuple[Stage, ...]  # empty: the model has no chain
@@ -43,10 +63,9 @@ class Bundle:
     input_shape: tuple[Any, ...]
     preprocess: dict[str, Any] | None
     policy: dict[str, Any] | None
-    lost: dict[str, float]  # int8: the score that each point lost on held-out samples
-    left_out: tuple[str, ...]  # int8: points, or the chain, that lost too much
+    checks: tuple[Check, ...]  # one for each engine and precision that the folder may be run with
     asked: tuple[str, ...]  # the points that were asked for; empty: all
-    most_lost: float  # int8: what a point might lose
+    most_lost: float  # int8, bf16: what a point might lose
     ladder: Ladder = field(default_factory=Ladder, compare=False)
 
     @property
@@ -71,6 +90,19 @@ class Bundle:
 
     def path(self, file: str) -> Path:
         return self.folder / file
+
+    def check(self, engine: str, precision: str) -> Check | None:
+        """What was seen on an engine; None: nothing was."""
+        return next((one for one in self.checks if (one.engine, one.precision) == (engine, precision)), None)
+
+    def after(self, check: Check) -> "Bundle":
+        """The folder without what lost too much on an engine; along a chain, such stages run on and do not answer."""
+        graphs = {point: file for point, file in self.graphs.items() if point not in check.left_out}
+        stages = [replace(s, point=None) if f"{s.point}{CHAIN}" in check.left_out else s for s in self.stages]
+        kept = 0 if any(name.endswith(LAYERS) for name in check.left_out) else len(stages)
+        while kept and stages[kept - 1].point is None and stages[kept - 1].role == "stage":
+            kept -= 1  # nobody answers behind the last one that does
+        return replace(self, graphs=graphs, stages=tuple(stages[:kept]))
 
 
 def is_bundle(folder: str | Path) -> bool:
@@ -140,13 +172,19 @@ def _read(folder: Path, manifest: dict[str, Any]) -> Bundle:
         _tuples(manifest["input_shape"]),
         manifest["preprocess"],
         manifest["policy"],
-        {str(what): float(lost) for what, lost in manifest.get("lost", {}).items()},
-        tuple(manifest.get("left_out", ())),
+        tuple(map(_check, manifest["checks"])),
         tuple(manifest["asked"]),
         float(manifest["most_lost"]),
         read_ladder(folder, manifest),
     )
     return bundle
+
+
+def _check(given: dict[str, Any]) -> Check:
+    lost = {str(what): float(lost) for what, lost in given["lost"].items()}
+    difference = None if given["difference"] is None else float(given["difference"])
+    names = tuple(map(str, given["left_out"]))
+    return Check(str(given["engine"]), str(given["precision"]), str(given["machine"]), difference, lost, names)
 
 
 def read_ladder(folder: Path, manifest: dict[str, Any]) -> Ladder:

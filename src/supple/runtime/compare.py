@@ -15,7 +15,7 @@ from supple.machine import machine
 from supple.runtime.bundle import LADDER, Bundle
 from supple.runtime.clock import REST_S, Times, interleave
 from supple.runtime.inputs import zeros
-from supple.runtime.opening import Choice, opened
+from supple.runtime.opening import Choice, opened, remark
 from supple.runtime.predictor import Predictor
 
 
@@ -47,6 +47,8 @@ def compare(
 
     What was found of exported folders goes into their ladders.
     """
+    for choice in choices:
+        remark(choice)
     made = [(choice, opened(path, choice, threads)) for choice in choices]
     there = list(dict.fromkeys(str(point) for _, one in made for point in one.points))
     for name in set(points or ()) - set(there):

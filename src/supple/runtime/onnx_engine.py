@@ -13,8 +13,8 @@ Opened = tuple[onnxruntime.InferenceSession, dict[str, int]]  # and which of its
 class OnnxEngine:
     name = "onnxruntime"
 
-    def __init__(self, bundle: Bundle, threads: int) -> None:
-        self.bundle, self.precision = bundle, bundle.precision
+    def __init__(self, bundle: Bundle, threads: int, precision: str) -> None:
+        self.bundle, self.precision = bundle, precision
         self._options = onnxruntime.SessionOptions()
         self._options.intra_op_num_threads = threads
         self._options.inter_op_num_threads = 1
@@ -49,5 +49,5 @@ class OnnxEngine:
             return self._sessions[file]
 
 
-def load(bundle: Bundle, threads: int) -> OnnxEngine:
-    return OnnxEngine(bundle, threads)
+def load(bundle: Bundle, threads: int, precision: str) -> OnnxEngine:
+    return OnnxEngine(bundle, threads, precision)

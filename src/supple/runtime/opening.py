@@ -9,11 +9,11 @@ from typing import Any
 from supple import files
 from supple.errors import CheckpointError, RecipeError, SaveError, SuppleError
 from supple.ladder import Ladder
-from supple.machine import machine
+from supple.machine import has_bf16, machine
 from supple.runtime.answers import Rule
-from supple.runtime.bundle import MANIFEST, Bundle, is_bundle, open_bundle
+from supple.runtime.bundle import LADDER, MANIFEST, Bundle, Check, is_bundle, open_bundle
 from supple.runtime.clock import REST_S, interleave
-from supple.runtime.engine import ENGINES, available, open_engine
+from supple.runtime.engine import ENGINES, MOST_LOST, PRECISIONS, available, must_have_bf16, open_engine, precision_here
 from supple.runtime.inputs import zeros
 from supple.runtime.predictor import Predictor
 from supple.text import did_you_mean, say
@@ -24,48 +24,49 @@ ROUNDS, SECONDS = 30, 5.0  # that choosing an engine takes at most
 
 @dataclass(frozen=True)
 class Choice:
-    """An engine and what it would open."""
+    """An engine, what it would open, and in which precision."""
 
     engine: str
-    source: Bundle | None  # None: the run itself
-
-    @property
-    def precision(self) -> str:
-        return "fp32" if self.source is None else self.source.precision
+    source: Bundle | None = None  # None: the run itself
+    precision: str = "fp32"
+    check: Check | None = None  # None: PyTorch in fp32, which everything else is held against
 
     def __str__(self) -> str:
         return f"{self.engine} {self.precision}" + ("" if self.source is None else f" ({self.source.folder.name})")
 
 
 def predictor(
-    path: str | Path, engine: str = "auto", threads: int = 2, precision: str | None = None, most_lost: float = 0.01
+    path: str | Path, engine: str = "auto", threads: int = 2, precision: str | None = None, most_lost: float = MOST_LOST
 ) -> Predictor:
     """A predictor for a run, or for a folder that `supple export` wrote.
 
     engine: torch, onnxruntime, openvino; `auto` times all there are and takes the fastest, remembers it beside the run
-    and says so. precision: fp32 or int8; None: int8 only where it is faster and no point has lost more than `most_lost`
-    of its score on held-out images. Of a run, folders in RUN/export are found, if they were made from its weights.
+    and says so. precision: fp32, bf16 or int8; None: bf16 and int8 only where they are faster and, with the instruction
+    set of this processor, no point has lost more than `most_lost` of its score. Only what was checked on an engine is
+    run there. Of a run, folders in RUN/export are found, if they were made from its weights.
     """
     path = Path(path)
     if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= 256:
         raise RecipeError(f"threads is {threads!r}.", "Give a whole number from 1 to 256.")
-    if precision not in (None, "fp32", "int8"):
-        raise RecipeError(f'precision is "{precision}".', "Possible: fp32, int8.")
+    if precision not in (None, *PRECISIONS):
+        raise RecipeError(f'precision is "{precision}".', f"Possible: {', '.join(PRECISIONS)}.")
+    if precision == "bf16":
+        must_have_bf16(f"{path} in bf16")
     if engine != "auto" and engine not in ENGINES:
         raise RecipeError(f'there is no engine "{engine}".', did_you_mean(str(engine), ["auto", *ENGINES]))
     choices = choices_for(path)
     if engine != "auto":
-        choices = _named(path, choices, engine)
+        choices = named(path, choices, engine)
     choices = [c for c in choices if precision in (None, c.precision)]
     if precision is None and not is_bundle(path):
         choices = [c for c in choices if within(c, most_lost)]
     if not choices:
         wanted = f"{engine}{'' if precision is None else f' in {precision}'}"
-        cure = f"Export it: supple export RUN{' --int8' if precision == 'int8' else ''}. See docs/engines.md."
-        raise RecipeError(f"{path} has nothing for {wanted} that answers at every point.", cure)
+        raise RecipeError(f"{path} has nothing for {wanted} that answers at every point.", _cure(precision))
     if engine != "auto" and precision is None:
         choices = [c for c in choices if c.precision == "fp32"] or choices
     chosen = choices[0] if len(choices) == 1 else fastest(path, choices, threads)
+    remark(chosen)
     made = opened(path, chosen, threads)
     try:
         made.warm()
@@ -78,7 +79,7 @@ def predictor(
 
 
 def choices_for(path: Path) -> list[Choice]:
-    """Every engine that is installed, with what it can open here."""
+    """Every engine that is installed, with what it can open here and was checked with."""
     if is_bundle(path):
         bundle = open_bundle(path)
         if bundle.kind == "torch-export":
@@ -87,14 +88,40 @@ def choices_for(path: Path) -> list[Choice]:
                 "reading one can run code.",
                 "Use the run itself, or export it with --to onnx.",
             )
-        found = [Choice(name, bundle) for name in available(bundle.kind)]
-        if not found:
+        if not available(bundle.kind):
             raise RecipeError(f"no engine for {bundle.kind} is installed.", "pip install 'supple[export]'")
-        return found
+        return checked(bundle)
     if not path.is_dir():
         raise CheckpointError(f"there is no folder {path}.", "Give one that supple train or supple export wrote.")
-    run = [Choice("torch", None)] if available("run") else []
-    return run + [Choice(name, bundle) for bundle in exports_of(path) for name in available(bundle.kind)]
+    run = [Choice("torch")] if available("run") else []
+    scored = scored_in_bf16(path) if run and has_bf16() else None
+    run += [Choice("torch", None, "bf16", scored)] if scored is not None else []
+    return run + [choice for bundle in exports_of(path) for choice in checked(bundle)]
+
+
+def checked(bundle: Bundle) -> list[Choice]:
+    """The installed engines that an exported folder was checked on, in the precision that it runs in here."""
+    precision = precision_here(bundle.precision)
+    seen = {name: bundle.check(name, precision) for name in available(bundle.kind)}
+    return [
+        Choice(name, bundle, precision, check) for name, check in seen.items() if check and bundle.after(check).graphs
+    ]
+
+
+def scored_in_bf16(run: Path) -> Check | None:
+    """What PyTorch loses in bf16 on this instruction set, as `supple evaluate --precision bf16` found; None: some point
+    was not scored."""
+    try:
+        manifest = json.loads((run / MANIFEST).read_text(encoding="utf-8"))
+        document = json.loads((run / LADDER).read_text(encoding="utf-8"))
+        points = [*manifest["points"], *manifest["settled"]]
+        rows = Ladder.from_json(document).where(engine="torch", precision="bf16").on(machine())
+        own = document["weights"] == manifest["files"]["model.safetensors"]
+    except (OSError, ValueError, LookupError, TypeError, CheckpointError):
+        return None  # what is wrong with a run is said when it is loaded
+    lost = {row.point: row.lost for row in rows if row.score is not None and row.lost is not None}
+    whole = own and set(points) <= set(lost)
+    return Check("torch", "bf16", machine(), lost=lost) if whole else None
 
 
 def exports_of(run: Path) -> Iterator[Bundle]:
@@ -120,14 +147,31 @@ def _weights(run: Path) -> str | None:
 
 
 def within(choice: Choice, most_lost: float) -> bool:
-    """Whether every point of the run is there and has lost no more than allowed."""
-    if choice.source is None:
+    """Whether every point of the run is there and has, with this instruction set, lost no more than allowed."""
+    if choice.check is None:
         return True
-    whole = not choice.source.asked and not choice.source.left_out
-    return whole and max(choice.source.lost.values(), default=0.0) <= most_lost
+    whole = not (choice.source and choice.source.asked) and not choice.check.left_out
+    return whole and choice.check.holds_here() and max(choice.check.lost.values(), default=0.0) <= most_lost
 
 
-def _named(path: Path, choices: list[Choice], engine: str) -> list[Choice]:
+def remark(choice: Choice) -> None:
+    """Says where a folder is not what it was where it was made."""
+    if choice.source is not None and choice.source.precision != choice.precision:
+        say(
+            f"{choice.source.folder} is in bf16, which this processor does not multiply: it runs in {choice.precision}."
+        )
+    if choice.check is not None and not choice.check.holds_here():
+        say(f"the scores of {choice} do not count here: they are of another instruction set ({choice.check.machine}).")
+
+
+def _cure(precision: str | None) -> str:
+    if precision == "bf16":
+        return "Score it: supple evaluate RUN --precision bf16; or supple export RUN --to openvino --bf16."
+    return f"Export it: supple export RUN{' --int8' if precision == 'int8' else ''}. See docs/engines.md."
+
+
+def named(path: Path, choices: list[Choice], engine: str) -> list[Choice]:
+    """The choices of one engine; if there are none, why."""
     found = [c for c in choices if c.engine == engine]
     if found:
         return found
@@ -135,6 +179,10 @@ def _named(path: Path, choices: list[Choice], engine: str) -> list[Choice]:
     if not any(engine in available(kind) for kind in kinds):
         extra = "" if package == "torch" else "[export]"
         raise RecipeError(f"the engine {engine} is not installed.", f"Install it: pip install 'supple{extra}'.")
+    there = [open_bundle(path)] if is_bundle(path) else exports_of(path)
+    for bundle in there:
+        if bundle.kind in kinds and bundle.check(engine, precision_here(bundle.precision)) is None:
+            raise unchecked(bundle, engine)
     cure = f"Export the run: supple export RUN --to {kinds[0]}." if kinds[0] != "run" else "Give the run itself."
     raise RecipeError(f"{path} is not for the engine {engine}.", cure)
 
@@ -142,7 +190,8 @@ def _named(path: Path, choices: list[Choice], engine: str) -> list[Choice]:
 def fastest(path: Path, choices: list[Choice], threads: int) -> Choice:
     """The choice whose full model takes least time for one sample; remembered beside the run or folder."""
     names = {str(choice): choice for choice in choices}
-    key = {"machine": machine(), "threads": threads, "weights": _of(choices), "choices": sorted(names)}
+    weights = next((c.source.checkpoint for c in choices if c.source is not None), _weights(path))
+    key = {"machine": machine(), "threads": threads, "weights": weights, "choices": sorted(names)}
     file = path / CHOSEN
     try:
         known = json.loads(file.read_text(encoding="utf-8"))
@@ -167,23 +216,32 @@ def fastest(path: Path, choices: list[Choice], threads: int) -> Choice:
     return names[chosen]
 
 
-def _of(choices: list[Choice]) -> str:
-    return next((c.source.checkpoint for c in choices if c.source is not None), "")
-
-
 def opened(path: Path, choice: Choice, threads: int) -> Predictor:
-    return of_run(path, threads) if choice.source is None else of_bundle(choice.source, choice.engine, threads)
+    if choice.source is None:
+        return of_run(path, threads, choice.precision)
+    return of_bundle(choice.source, choice.engine, threads)
+
+
+def unchecked(bundle: Bundle, engine: str) -> RecipeError:
+    cause = f"{bundle.folder} was not checked on {engine}, which was not installed where it was exported."
+    return RecipeError(cause, f"Export again where {engine} is installed.")
 
 
 def of_bundle(bundle: Bundle, engine: str, threads: int) -> Predictor:
+    """An exported folder on an engine that it was checked on, without the points that lost too much there."""
+    precision = precision_here(bundle.precision)
+    check = bundle.check(engine, precision)
+    if check is None:
+        raise unchecked(bundle, engine)
+    bundle = bundle.after(check)
     return Predictor(
-        open_engine(engine, bundle, threads),
+        open_engine(engine, bundle, threads, precision),
         points=bundle.points,
         stages=bundle.chain,
         roles=bundle.roles,
         classes=bundle.classes,
         preprocess=_preprocess(bundle),
-        ladder=bundle.ladder,
+        ladder=bundle.ladder.where(engine=engine, precision=precision).on(machine()),
         shape=bundle.input_shape,
         task=bundle.task,
         rule=Rule.from_json(bundle.policy),
@@ -205,7 +263,7 @@ def _preprocess(bundle: Bundle) -> Any:
     return PREPARE[bundle.task].from_json(bundle.preprocess)
 
 
-def of_run(run: Path, threads: int) -> Predictor:
+def of_run(run: Path, threads: int, precision: str = "fp32") -> Predictor:
     """PyTorch itself."""
     from supple.checkpoint import load, load_policy
     from supple.cost import profile
@@ -217,10 +275,11 @@ def of_run(run: Path, threads: int) -> Predictor:
     policy = load_policy(run, model)
     chain = answering(model)
     assert model.input_shape is not None
-    known = {row.point for row in model.ladder}
-    ladder = Ladder([*model.ladder, *(row for row in profile(model) if row.point not in known)])
+    measured = model.ladder.where(engine="torch", precision=precision).on(machine())
+    known = {row.point for row in measured}
+    ladder = Ladder([*measured, *(row for row in profile(model) if row.point not in known)])
     return Predictor(
-        open_engine("torch", model, threads),
+        open_engine("torch", model, threads, precision),
         points=(*model.settled, *model.points),
         stages=[None if point is None else str(point) for point in chain] if is_chain(chain) else [],
         classes=model.classes,

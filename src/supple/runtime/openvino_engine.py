@@ -2,6 +2,9 @@
 
 A fixed size is faster than an open one, but compiling takes longer than answering, and samples that leave a batch make
 many sizes. So the first few are taken as they are; after that a batch is filled up to the next power of two.
+
+Left to itself OpenVINO computes in bf16 wherever the processor has it, also graphs of fp32. So the precision is always
+said; whether bf16 is multiplied or emulated, `supple.machine` knows, OpenVINO does not say.
 """
 
 import threading
@@ -14,15 +17,17 @@ from supple.runtime.bundle import Bundle
 from supple.runtime.engine import Array, State, input_name, parted
 
 SIZES = 4  # of a graph, that are compiled as they are
+HINTS = {"fp32": "f32", "int8": "f32", "bf16": "bf16"}  # of int8 graphs: for the layers that are not quantised
 
 
 class OpenVinoEngine:
     name = "openvino"
 
-    def __init__(self, bundle: Bundle, threads: int) -> None:
-        self.bundle, self.precision = bundle, bundle.precision
+    def __init__(self, bundle: Bundle, threads: int, precision: str) -> None:
+        self.bundle, self.precision = bundle, precision
         self._core = openvino.Core()
         self._settings = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": threads}
+        self._gates = {stage.file for stage in bundle.stages if stage.role == "gate"}
         self._compiled: dict[tuple[str, int], Any] = {}
         self._lock = threading.Lock()
         self._mine = threading.local()
@@ -62,7 +67,9 @@ class OpenVinoEngine:
                 model = self._core.read_model(self.bundle.path(file))
                 shapes = {entry: [batch, *entry.partial_shape[1:]] for entry in model.inputs}
                 model.reshape(shapes)
-                self._compiled[file, batch] = self._core.compile_model(model, "CPU", self._settings)
+                hint = HINTS["fp32" if file in self._gates else self.precision]  # a gate's score must not shift
+                settings = {**self._settings, "INFERENCE_PRECISION_HINT": hint}
+                self._compiled[file, batch] = self._core.compile_model(model, "CPU", settings)
             return self._compiled[file, batch]
 
 
@@ -72,5 +79,5 @@ def filled(part: Array, size: int) -> Array:
     return np.ascontiguousarray(part if not missing else np.concatenate([part, part[-1:].repeat(missing, 0)]))
 
 
-def load(bundle: Bundle, threads: int) -> OpenVinoEngine:
-    return OpenVinoEngine(bundle, threads)
+def load(bundle: Bundle, threads: int, precision: str) -> OpenVinoEngine:
+    return OpenVinoEngine(bundle, threads, precision)

@@ -29,6 +29,7 @@ def follow(engine: Engine, roles: Sequence[str], x: State, threshold: float | No
 
 def through(engine: Engine, k: int, state: Array, rows: Array | None) -> Array:
     """Those who run leave the others behind and are put back in their places."""
+    after: Array
     if rows is None or len(rows) == len(state):
         (after,), _ = engine.run_stage(k, (state,))
         return after
