@@ -15,7 +15,7 @@ from supple.point import Point
 from supple.runtime.bundle import Bundle
 from supple.runtime.engine import Array, Engine, State
 from supple.runtime.skipping import follow
-from supple.tasks import TASKS
+from supple.tasks import get_task
 
 TOLERANCE = 1e-4  # of the largest output, or of 1
 NEAR = 1e-4  # a score this near to its threshold may fall on either side
@@ -75,7 +75,7 @@ def _apart(found: Array, expected: Array, what: str) -> float:
 
 def scores(model: FlexibleModel, bundle: Bundle, engine: Engine, data: Dataset) -> dict[str, float]:
     """The score of all that answers, as the model's task has it: points by name, with a word where it is the chain."""
-    task = TASKS[model.task]
+    task = get_task(model.task)
     meters = {what: task.meter(model) for _, what, _ in answers(bundle, engine, arrays(data.batch(torch.arange(1))[0]))}
     for indices in torch.split(torch.arange(len(data)), BATCH):
         x, y = data.batch(indices)
