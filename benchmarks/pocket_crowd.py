@@ -24,7 +24,7 @@ from spread import interval, spread
 from supple import load
 from supple.assemble import data_of
 from supple.data.places import find
-from supple.tasks.heat import heated, numbered
+from supple.tasks.count import heated, numbered
 
 HOME = Path("runs/pocket/crowd")
 PAIRED = HOME / "paired"  # the pictures, with a sound each

@@ -18,7 +18,7 @@ KEYS = ("score", "box_ap50", "mask_map", "mask_ap50")
 
 def row(run: Path) -> dict[str, float]:
     [found] = [one for one in json.loads((run / "ladder.json").read_text())["points"] if one["point"] == "full"]
-    return {**found, **found.get("also", {})}
+    return {**found, **found.get("extra_metrics", {})}
 
 
 def main() -> None:

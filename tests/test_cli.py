@@ -35,7 +35,7 @@ ROW = {
     *("point", "engine", "precision", "batch", "threads", "machine"),
     *("macs", "macs_through", "macs_worst", "params", "branch_params", "extra_params"),
     *("p50_ms", "p95_ms", "p99_ms", "metric", "score", "accuracy", "higher_is_better", "n", "deviation", "draws"),
-    "also",
+    "extra_metrics",
 }
 POINTS = {"exits": ["exit=1", "exit=2", "full"], "slim": ["width=0.5", "full"]}
 
@@ -324,10 +324,10 @@ def test_predict_names_the_point_that_ran_and_why(command, laddered, image, word
 
     model = load(laddered)
     x = model.preprocess.normalise(torch.from_numpy(np.array(Image.open(image))).permute(2, 0, 1)[None])
-    chances = model(x, Point.parse(point)).softmax(1)[0].tolist()
-    expected = sorted(zip(chances, model.classes), reverse=True)[:5]
+    probabilities = model(x, Point.parse(point)).softmax(1)[0].tolist()
+    expected = sorted(zip(probabilities, model.classes), reverse=True)[:5]
     assert [score["label"] for score in answer["scores"]] == [label for _, label in expected]
-    assert_close([score["score"] for score in answer["scores"]], [chance for chance, _ in expected])
+    assert_close([score["score"] for score in answer["scores"]], [score for score, _ in expected])
     assert answer["label"] == expected[0][1]
 
 
@@ -339,8 +339,8 @@ def test_predict_says_so_when_no_point_keeps_the_limit(command, laddered, image)
     ):
         (answer,) = command("predict", laddered, image, *words, "--json").json["predictions"]
         assert answer["within_budget"] is kept
-        assert ("missed" in command("predict", laddered, image, *words).out) is not kept
-    assert "deadline, missed" in command("predict", laddered, image, "--deadline-ms", "0.001").out
+        assert ("nothing fits; used the cheapest" in command("predict", laddered, image, *words).out) is not kept
+    assert "deadline, late" in command("predict", laddered, image, "--deadline-ms", "0.001").out
     command("predict", laddered, image, "--budget-macs", "half").refused(2, "--budget-macs", '"half"', "0.5x")
 
 

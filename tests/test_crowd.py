@@ -39,8 +39,7 @@ from supple.paper_count import PaperCost, paper_costs
 from supple.point import FULL, Point
 from supple.recipe import load_recipe
 from supple.tasks import TASKS
-from supple.tasks.count import Crowd
-from supple.tasks.heat import readable
+from supple.tasks.count import Crowd, readable
 from tiny_crowd import HEIGHT, WIDTH, make_crowd, write_wave
 
 SHAPE = ((3, 32, 40), (1, 96, 64))
@@ -308,7 +307,7 @@ def test_mae_and_mse_by_hand():
     meter.add(Output(FULL, tensor([[4.0]])), Crowd(tensor([3.0]), torch.zeros(1, 1, 2, 2)))
     meter.add(Output(FULL, tensor([[[[1.0, 0.0], [0.0, 1.0]]]])), Crowd(tensor([5.0]), torch.zeros(1, 1, 2, 2)))
     result = meter.result()
-    assert (result.score, result.loss, result.also) == (2.0, 2.0, {"mse": 5.0})
+    assert (result.score, result.loss, result.extra_metrics) == (2.0, 2.0, {"mse": 5.0})
 
 
 def test_the_losses_by_hand():
@@ -617,12 +616,12 @@ def test_a_run_is_evaluated_timed_and_reported(runs, command):
     rows = command("evaluate", runs / "exits", "--json").json["points"]
     assert sorted(row["point"] for row in rows) == ["exit=1", "exit=2", "exit=3", "full"]
     assert all((row["metric"], row["accuracy"], row["n"]) == ("mae", None, 6) for row in rows)
-    assert all(row["also"]["mse"] >= row["score"] ** 2 - 1e-6 for row in rows)
+    assert all(row["extra_metrics"]["mse"] >= row["score"] ** 2 - 1e-6 for row in rows)
     said = command("evaluate", runs / "exits").out
-    assert "random exit: mae" in said
+    assert "random exit: MAE" in said
     assert all(row["p50_ms"] > 0 for row in command("bench", runs / "exits", "--rounds", 5, "--json").json["points"])
     command("report", runs / "exits")
-    assert "mae" in (runs / "exits" / "report.html").read_text()
+    assert "MAE" in (runs / "exits" / "report.html").read_text()
 
 
 def test_a_run_is_opened_again_as_it_was(runs, crowd_folder):
@@ -669,7 +668,7 @@ def test_drawings_never_overwrite_one_another_and_one_that_fails_is_named(runs, 
         shutil.copy(crowd_folder / "images" / "00.wav", file.with_suffix(".wav"))
     assert command("predict", runs / "density", *files, "--draw", tmp_path / "drawn").status == 0
     assert sorted(path.name for path in (tmp_path / "drawn").iterdir()) == ["b_same.png.png", "same.png.png"]
-    command("predict", runs / "density", *files, "--draw", files[0]).refused(1, "can be no folder", "--draw")
+    command("predict", runs / "density", *files, "--draw", files[0]).refused(1, "cannot be made a folder", "--draw")
     assert readable(Image.new("L", (1, 3000))).size == (1, 3000)  # else it would be 480,000 pixels high
     assert readable(Image.new("L", (40, 80))).size == (160, 320)
 
@@ -684,10 +683,10 @@ def test_an_engine_names_a_picture_without_sound_and_answers_the_others(runs, cr
 
 def test_what_makes_no_sense_for_counts_is_refused(runs, crowd_folder, command, tmp_path):
     picture = crowd_folder / "images" / "00.png"
-    command("evaluate", runs / "backbone", "--ensemble", runs / "density").refused(2, "--ensemble is for classes")
+    command("evaluate", runs / "backbone", "--ensemble", runs / "density").refused(2, "mean logits")
     command("bench", runs / "exits", "--engine", "torch", "--against", "resnet18").refused(2, "also hears")
     command("predict", runs / "exits", picture, "--min-confidence", 0.5).refused(2, "--min-confidence")
-    command("calibrate", runs / "exits", "--budget-macs", "0.5x").refused(2, "classes")
+    command("calibrate", runs / "exits", "--budget-macs", "0.5x").refused(2, "answers count", "how sure")
     for change, word in (
         ("loss.name=distill", "count"),
         ("data.size=[30, 40]", "multiples of 8"),

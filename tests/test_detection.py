@@ -28,6 +28,7 @@ from supple.pruning import Plan, nest, prune
 from supple.recipe import load_recipe
 from supple.scenes import GRID, Objects, Scenes, Truth, paste
 from supple.tasks import TASKS
+from supple.tasks.boxes import colour
 from tiny_coco import DETECTOR, coco_recipe, scenes, write_coco
 
 PAPER = "sidt/coco_swin_t_cascade.yaml"
@@ -276,7 +277,7 @@ def test_a_detector_that_cannot_be_is_refused(settings, word):
 
 
 def answer(rows, masks) -> Output:
-    return Output(FULL, torch.tensor([rows]), {"masks": masks[None]})
+    return Output(FULL, torch.torch.tensor([rows]), {"masks": masks[None]})
 
 
 def test_map_of_one_hit_one_miss_and_one_error_by_hand():
@@ -289,11 +290,11 @@ def test_map_of_one_hit_one_miss_and_one_error_by_hand():
     meter = TASKS["boxes"].meter(None)
     rows = [[10.0, 10, 30, 30, 0.9, 0], [0, 60, 20, 80, 0.8, 0], [0, 0, 0, 0, 0, 0]]
     meter.add(answer(rows, torch.ones(3, 28, 28)), truth)
-    score, loss, also = meter.result()
+    score, loss, further = meter.result()
     # Precision is 1 up to a recall of one half, then nothing: 51 of 101 places, at every IoU.
     assert score == pytest.approx(51 / 101)
     assert loss == pytest.approx(50 / 101)
-    assert also == pytest.approx(dict.fromkeys(("mask_map", "box_ap50", "mask_ap50"), 51 / 101))
+    assert further == pytest.approx(dict.fromkeys(("mask_map", "box_ap50", "mask_ap50"), 51 / 101))
 
 
 def test_a_hit_in_a_crowd_is_no_error():
@@ -333,7 +334,7 @@ def test_map_equals_that_of_faster_coco_eval(folder):
     found = meter.result()
     assert 0.05 < found.score < 0.95
     assert found.score == pytest.approx(theirs.stats[0], abs=1e-6)
-    assert found.also["box_ap50"] == pytest.approx(theirs.stats[1], abs=1e-6)
+    assert found.extra_metrics["box_ap50"] == pytest.approx(theirs.stats[1], abs=1e-6)
 
 
 def test_without_the_extra_the_error_names_it(monkeypatch):
@@ -343,20 +344,30 @@ def test_without_the_extra_the_error_names_it(monkeypatch):
     assert "supple[detect]" in caught.value.cure
 
 
-def test_an_answer_is_told_and_drawn(tmp_path):
-    class Model:
-        classes = ("person", "dog")
-        preprocess = None
-
+def test_an_answer_lists_the_objects_that_are_sure_enough():
+    task, classes = TASKS["boxes"], ("person", "dog")
     rows = [[1.0, 1, 9, 9, 0.9, 0], [2, 2, 8, 8, 0.8, 1], [0, 0, 5, 5, 0.7, 0], [0, 0, 5, 5, 0.1, 1]]
-    output = answer(rows, torch.ones(4, 28, 28))
-    said = TASKS["boxes"].tell(Model(), output)
+    [said] = task.answer(torch.tensor([rows]).numpy(), classes)
     assert said.label == "3 objects: 2 person, 1 dog"
-    assert said.also["objects"][0] == {"label": "person", "score": 0.9, "box": [1.0, 1.0, 9.0, 9.0]}
-    assert TASKS["boxes"].tell(Model(), answer([[0.0] * 6], torch.zeros(1, 28, 28))).label == "no objects"
-    unsure = answer([[0.0, 0, 5, 5, 0.21, 1], [0.0] * 6], torch.ones(2, 28, 28))
-    assert TASKS["boxes"].tell(Model(), unsure).label == "no objects this sure: at best a dog, 21 %"
-    assert TASKS["boxes"].above(0.2).tell(Model(), unsure).label == "1 object: 1 dog"
+    assert said.details["objects"][0] == {"label": "person", "score": 0.9, "box": [1.0, 1.0, 9.0, 9.0]}
+    assert len(said.details["objects"]) == 3
+    logits = torch.tensor([[[0.0] * 6] * 2, [[0.0, 0, 5, 5, 0.21, 1], [0.0] * 6]]).numpy()
+    empty, unsure = task.answer(logits, classes)
+    assert (empty.label, empty.details) == ("no objects", {"objects": []})
+    assert unsure.label == "no objects this sure: at best a dog, 21 %"
+    assert task.answer(logits, classes, min_score=0.2)[1].label == "1 object: 1 dog"
+
+
+def test_a_drawing_shades_the_masks_of_the_objects_that_are_sure_enough():
+    picture = np.zeros((64, 64, 3), np.uint8)
+    rows = np.array([[16, 16, 48, 48, 0.9, 0], [0, 50, 10, 60, 0.2, 1]], np.float32)
+    masks = np.ones((2, 28, 28), np.float32)
+    draw = TASKS["boxes"].draw
+    drawn_one = np.asarray(draw(picture, rows, {"masks": masks}, ("person", "dog")))
+    assert (drawn_one[40, 30] == np.round(0.45 * np.array(colour(0)))).all()
+    assert not drawn_one[52:60, 2:9].any()
+    both = np.asarray(draw(picture, rows, {"masks": masks}, ("person", "dog"), min_score=0.1))
+    assert both[55, 5].any()
 
 
 # --- data -------------------------------------------------------------------------------------------------------------
@@ -638,7 +649,7 @@ def test_train_evaluate_bench_prune_report_and_predict(folder, tmp_path, command
     assert command("train", recipe, "--out", run).status == 0
     [row] = command("evaluate", run, "--json").json["points"]
     assert (row["metric"], row["n"], row["accuracy"]) == ("box_map", 4, None)
-    assert set(row["also"]) == {"mask_map", "box_ap50", "mask_ap50"}
+    assert set(row["extra_metrics"]) == {"mask_map", "box_ap50", "mask_ap50"}
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [set(line["train"]["full"]) for line in lines] == [{"loss"}]
     [row] = command("bench", run, "--rounds", 5, "--json").json["points"]

@@ -86,7 +86,7 @@ def test_accuracy_and_loss_of_every_point_by_hand_whatever_the_batch(batch_size:
 
 def test_all_points_are_run_together_in_one_pass_that_reads_every_sample_once() -> None:
     model, data, watched = classifier(), Samples(TARGETS), []
-    evaluate(model, data, batch_size=2, watch=watched.append)
+    evaluate(model, data, batch_size=2, on_progress=watched.append)
     assert data.read == [[0, 1], [2, 3], [4]]
     assert watched == [2, 2, 1]
     names = ["exit=1", "layers=1-2", "full"]
@@ -99,7 +99,7 @@ def test_the_model_is_left_in_the_mode_it_was_in_also_after_an_error(training: b
     evaluate(model, Samples(TARGETS))
     assert model.training is training
     with pytest.raises(ZeroDivisionError):
-        evaluate(model, Samples(TARGETS), watch=lambda done: 1 // 0)
+        evaluate(model, Samples(TARGETS), on_progress=lambda done: 1 // 0)
     assert model.training is training
 
 
@@ -147,8 +147,8 @@ def regressor() -> Table:
 def test_mean_absolute_error_by_hand_and_less_is_better(targets: list[Any]) -> None:
     first, full = evaluate(regressor(), Samples(targets), batch_size=2)
     assert (first.score, first.loss) == (full.score, full.loss) == pytest.approx((5 / 5, 5 / 5))
-    assert first.also == pytest.approx({"mse": (1 + 0 + 4 + 0 + 4) / 5})
-    assert full.also == pytest.approx({"mse": 5 / 5})
+    assert first.extra_metrics == pytest.approx({"mse": (1 + 0 + 4 + 0 + 4) / 5})
+    assert full.extra_metrics == pytest.approx({"mse": 5 / 5})
     assert first.higher_is_better is full.higher_is_better is False
     assert mean_score([first, full]) == pytest.approx(-1)  # signed: more is better
     assert mean_loss([first, full]) == pytest.approx(1)

@@ -441,7 +441,7 @@ def test_detectors_are_refused_and_archives_are_not_opened(exits_run, splits, tm
     with pytest.raises(RecipeError, match="reading one can run code"):
         predictor(tmp_path / "archive")
     model.task = "boxes"
-    with pytest.raises(SuppleError, match="a detector cannot be exported"):
+    with pytest.raises(SuppleError, match="graphs cannot answer the task boxes"):
         export(model, "0" * 64, tmp_path / "boxes", Wanted("onnx"), data)
 
 

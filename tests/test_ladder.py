@@ -302,7 +302,7 @@ GARBAGE: list[Any] = [
 def test_what_is_no_ladder_is_refused_with_a_cure(document: Any) -> None:
     with pytest.raises(CheckpointError) as caught:
         Ladder.from_json(document)
-    assert "no ladder" in caught.value.cause
+    assert "not a valid ladder" in caught.value.cause
     assert "supple evaluate" in caught.value.cure
 
 
@@ -339,7 +339,7 @@ def test_the_table_of_times_shows_batch_threads_and_both_percentiles() -> None:
 def test_the_table_names_other_metrics_and_marks_the_larger_error() -> None:
     ladder = Ladder([row("exit=1", 10, 3.5, "mae"), row("full", 20, 3.6, "mae"), row("exit=2", 15, None, "mae")])
     assert str(ladder).splitlines() == [
-        "point   MMACs  params  mae",
+        "point   MMACs  params  MAE",
         "exit=1   10.0       -  3.5",
         "exit=2   15.0       -    -",
         "full     20.0       -  3.6  -  worse than exit=1 at higher cost",

@@ -181,9 +181,9 @@ def test_only_the_dominated_point_is_marked(report: str) -> None:
 def test_summary_names_best_near_and_cheapest(report: str) -> None:
     summary = plain(report[report.index('<p class="summary">') :].split("</p>")[0])
     # 73.5 is 0.7 below 74.2, at 40 of 80 M; 65.4 costs 10 of 80 M.
-    assert "The best point, full, reaches 74.2 % at 80.0 M MACs in 16 ms" in summary
+    assert "The best point, full, reaches 74.2 % top-1 at 80.0 M MACs in 16 ms" in summary
     assert "exit=3 comes within one percentage point of it at 50 % of the MACs" in summary
-    assert "the cheapest, exit=1, reaches 65.4 % at 12 % of the MACs" in summary
+    assert "the cheapest, exit=1, reaches 65.4 % top-1 at 12 % of the MACs" in summary
 
 
 def test_summary_looks_for_low_scores_where_low_is_better(tmp_path: Path) -> None:
@@ -196,10 +196,10 @@ def test_summary_looks_for_low_scores_where_low_is_better(tmp_path: Path) -> Non
 
 
 def test_scores_are_named_and_further_ones_have_columns(tmp_path: Path) -> None:
-    found = [Row("full", macs=40, metric="box_map", score=0.442, also={"mask_map": 0.3, "mse": 12.5})]
+    found = [Row("full", macs=40, metric="box_map", score=0.442, extra_metrics={"mask_map": 0.3, "mse": 12.5})]
     text = plain(page(make_run(tmp_path / "r", ladder=Ladder(found).to_json())))
     assert "reaches 44.2 % box mAP" in text
-    assert "box mAP %mask mAP %mse" in text
+    assert "box mAP %mask mAP %MSE" in text
     assert "44.230.012.5" in text
 
 
@@ -207,7 +207,7 @@ def test_facts_and_recipe_are_told(report: str) -> None:
     text = plain(report)
     for fact in ("3 × 32 × 32", "bench-box", "torch 2.15.0", "ab" * 32, "1 min 30 s", "data: {name: cifar100}"):
         assert fact in text
-    assert re.search(r"kept epoch</th><td>2<", report)
+    assert re.search(r"best epoch</th><td>2<", report)
 
 
 def test_broken_last_line_is_left_out_and_admitted(report: str) -> None:
@@ -258,7 +258,7 @@ def test_complete_run_misses_nothing(report: str) -> None:
 
 def test_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "absent"):
-        with pytest.raises(CheckpointError, match="is no run") as caught:
+        with pytest.raises(CheckpointError, match="is not a run folder") as caught:
             write_report(folder)
         assert caught.value.cure
     assert list(tmp_path.iterdir()) == []
@@ -417,7 +417,7 @@ def test_drawing_twice_gives_the_same_bytes_and_one_size_for_all_ladders(run: Pa
 
 def test_svg_keeps_text_as_text_with_units_and_every_name(tmp_path: Path) -> None:
     text = draw_ladder(Ladder(rows()), tmp_path / "a.svg", title="costs $5 or $6").read_text()
-    for words in ("MACs (M)", "accuracy (%)", "ms", "exit=1", "exit=2", "exit=3", "full", "costs $5 or $6"):
+    for words in ("MACs (M)", "top-1 (%)", "ms", "exit=1", "exit=2", "exit=3", "full", "costs $5 or $6"):
         assert re.search(rf">[^<]*{re.escape(words)}[^<]*</text>", text), words
 
 

@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 
 from supple.cost import profile
+from supple.data.decode import decode
 from supple.early import run_policy
 from supple.errors import DataError
 from supple.ladder import Ladder
@@ -16,9 +17,10 @@ from supple.machine import machine
 from supple.model import FlexibleModel, Output
 from supple.point import FULL, Point
 from supple.policies import Confident, choose_point
-from supple.request import Answer, Refusal
+from supple.request import Refusal
+from supple.runtime.answers import Prediction
 from supple.runtime.measure import time_into
-from supple.tasks import TASKS
+from supple.tasks import get_task
 
 
 @torch.inference_mode()
@@ -30,22 +32,21 @@ def classify(
     deadline_ms: float | None = None,
     budget_macs: float | None = None,
     policy: Confident | None = None,
-    least: float | None = None,
+    min_score: float | None = None,
     draw: Callable[[Path, Image.Image], None] | None = None,
-) -> Iterator[Answer | Refusal]:
+) -> Iterator[Prediction | Refusal]:
     """One answer per file, in order; a file that cannot be read is refused.
 
     With a policy each file stops at the first point that is sure, for the reason `confident`. What no point is sure of
     is answered by the policy's last one: the full model, for the reason `full`, or the deepest that its budget allows,
-    for the reason `budget`. Scores are at the point's temperature. `least`: of objects, only those are told that are
-    this sure. `draw` is given each file with its answer drawn on it, where the task can draw; the time is then already
-    taken.
+    for the reason `budget`. Scores are at the point's temperature. `min_score`: where the task lists what it finds,
+    only what scores this much. `draw` is given each file with its answer drawn on it, where the task can draw; the time
+    is then already taken.
     """
-    task = TASKS[model.task]
-    if least is not None and task.above is not None:
-        task = task.above(least)
     ladder: Ladder = model.ladder if len(model.ladder) else Ladder(profile(model))
     key: dict[str, Any] = {"engine": "torch", "precision": "fp32"}
+    task = get_task(model.task)
+    options = {} if min_score is None or task.min_score is None else {"min_score": min_score}
     if deadline_ms is not None:
         key |= {"machine": machine(), "batch": 1, "threads": torch.get_num_threads()}
         ladder = timed_here(model, key)
@@ -65,20 +66,25 @@ def classify(
         except DataError as error:  # unreadable, or something that the point needs is not there
             yield Refusal.of(file, error)
             continue
-        told = task.tell(model, output)
+        logits = output.logits.float().cpu().numpy()
+        [(label, scores, details)] = task.answer(logits, model.classes, **options)
         elapsed = 1000 * (time.perf_counter() - start)
         in_time = None if deadline_ms is None else elapsed <= deadline_ms
         within = None if budget_macs is None else _ceiling(ladder, point) <= budget_macs
         if draw is not None and task.draw is not None:
             try:
-                draw(file, task.draw(model, output, file))
+                aux = {name: value[0].float().cpu().numpy() for name, value in output.aux.items()}
+                picture = decode(file, model.preprocess.max_pixels)
+                draw(file, task.draw(picture, logits[0], aux, model.classes, **options))
             except DataError as error:
                 yield Refusal.of(file, error)
-        yield Answer(str(file), told.label, told.scores, str(point), reason, elapsed, in_time, within, told.also)
+        yield Prediction(
+            label, scores, str(point), reason, elapsed, in_time, within, details, file=str(file), logits=logits[0]
+        )
 
 
 def _stopped(model: FlexibleModel, x: Any, policy: Confident) -> tuple[Output, str]:
-    """What the first point that is sure says, at its temperature, and the reason why it is that one."""
+    """The output of the first point that is sure, at its temperature, and the reason why it is that one."""
     stopped = run_policy(model, x, policy)
     place = int(stopped.exits[0])
     point = policy.points[place]

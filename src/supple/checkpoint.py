@@ -77,7 +77,8 @@ def save(folder: Path, model: FlexibleModel, recipe: Recipe, facts: dict[str, An
 
 def load(folder: str | Path) -> FlexibleModel:
     """Opens a run folder: the model in eval mode, with its ladder, policy, class names and preprocessing."""
-    from supple.data.sets import PREPARE, task_of
+    from supple.data.preprocessing import saved_preprocess
+    from supple.data.sets import task_of
     from supple.methods import build
 
     folder = Path(folder)
@@ -94,7 +95,7 @@ def load(folder: str | Path) -> FlexibleModel:
         model.admit(Point.parse(text) for text in manifest["settled"])
         model.classes, model.task = classes, task_of(recipe.data.name)
         saved = manifest["preprocess"]
-        model.preprocess = None if saved is None else PREPARE[model.task].from_json(saved)
+        model.preprocess = None if saved is None else saved_preprocess(model.task, saved)
     except (LookupError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{folder / MANIFEST} is incomplete: {error}.", "Restore it, or train again.") from None
     fill(model, tensors, folder / WEIGHTS)

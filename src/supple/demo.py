@@ -15,7 +15,7 @@ from supple.data.images import ImageSet
 from supple.machine import machine
 from supple.recipe import load_recipe
 from supple.report import write_report
-from supple.request import Answer
+from supple.runtime.answers import Prediction
 from supple.runtime.measure import time_into
 from supple.text import duration, macs, table
 from supple.train import train
@@ -25,8 +25,8 @@ def run_demo(out: Path, quiet: bool = False) -> dict[str, Any]:
     began = time.monotonic()
     recipe = load_recipe("pocket/digits.yaml")
     folder = next(path for path in _names(out) if not path.exists() or _is_unfinished(path))
-    tell = (lambda *words: None) if quiet else print
-    tell(f"Training a small flexible model on handwritten digits, into {folder} ...")
+    show = (lambda *words: None) if quiet else print
+    show(f"Training a small flexible model on handwritten digits, into {folder} ...")
     train(recipe, folder, quiet=quiet, resume=folder.exists())
 
     model = checkpoint.load(folder)
@@ -34,7 +34,7 @@ def run_demo(out: Path, quiet: bool = False) -> dict[str, Any]:
     time_into(model.ladder, model, list(model.points), batch=1, threads=threads, rounds=60, seconds=10)
     checkpoint.save_ladder(folder, model.ladder)
     write_report(folder)
-    tell(f"\nOne checkpoint, {len(model.points)} operating points (batch 1, {machine()}):\n\n{model.ladder}\n")
+    show(f"\nOne checkpoint, {len(model.points)} operating points (batch 1, {machine()}):\n\n{model.ladder}\n")
 
     test = load_data(recipe).test
     assert isinstance(test, ImageSet)
@@ -50,29 +50,29 @@ def run_demo(out: Path, quiet: bool = False) -> dict[str, Any]:
     rows = [
         (
             macs(budget),
-            Path(a.file).name,
+            Path(str(a.file)).name,
             a.label,
-            f"{100 * a.scores[a.label]:.1f}",
+            f"{100 * (a.best_score or 0):.1f}",
             a.point,
             f"{a.elapsed_ms:.1f}",
         )
         for budget, a in answers
-        if isinstance(a, Answer)
+        if isinstance(a, Prediction)
     ]
-    tell(table(("budget", "image", "label", "confidence %", "point", "ms"), rows, left=(0, 1, 4)))
+    show(table(("budget", "image", "label", "confidence %", "point", "ms"), rows, left=(0, 1, 4)))
     seconds = time.monotonic() - began
-    tell(f"\nDone in {duration(seconds)}. Look at {folder / 'report.html'} and {folder / 'curve.png'}, or try:")
+    show(f"\nDone in {duration(seconds)}. Look at {folder / 'report.html'} and {folder / 'curve.png'}, or try:")
     commands = [
         f"supple predict {folder} {folder / 'images'} --deadline-ms 5",
         f"supple bench {folder} --batch 1,16",
         f"supple extract {folder} --point exit=2 --out {folder}-exit2",
     ]
-    tell("\n".join(f"  {command}" for command in commands))
+    show("\n".join(f"  {command}" for command in commands))
     return {
         "run": str(folder),
         "seconds": round(seconds, 1),
         **model.ladder.to_json(),
-        "predictions": [{"budget_macs": budget, **a.to_json()} for budget, a in answers if isinstance(a, Answer)],
+        "predictions": [{"budget_macs": budget, **a.to_json()} for budget, a in answers if isinstance(a, Prediction)],
         "next": commands,
     }
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from supple.model import FlexibleModel
 from supple.point import Group, Point
-from supple.tasks import TASKS
+from supple.tasks import get_task
 
 
 class Dataset(Protocol):
@@ -36,11 +36,11 @@ class Score:
     deviation: float | None = None
     draws: int | None = None
     macs: float | None = None  # mean, where the cost depends on the sample
-    also: dict[str, float] | None = None  # further figures of the task
+    extra_metrics: dict[str, float] | None = None  # further figures of the task
 
     def facts(self) -> dict[str, Any]:
         """The part that goes into a ladder row."""
-        names = ("metric", "score", "n", "higher_is_better", "deviation", "draws", "also")
+        names = ("metric", "score", "n", "higher_is_better", "deviation", "draws", "extra_metrics")
         facts = {name: getattr(self, name) for name in names}
         return facts if self.macs is None else facts | {"macs": round(self.macs)}
 
@@ -53,14 +53,14 @@ def evaluate(
     *,
     batch_size: int = 256,
     channels_last: bool = False,
-    watch: Callable[[int], None] | None = None,
+    on_progress: Callable[[int], None] | None = None,
 ) -> list[Score]:
     """One score per point (default: all that the model has), from one pass over `data` in eval mode.
 
-    Scored as the model's task says. Data of large samples say how many go together (`at_once`). `watch` is told the
-    number of samples done after every batch.
+    Scored as the model's task says. Data of large samples say how many go together (`at_once`). `on_progress` is
+    called after every batch with the number of its samples.
     """
-    task = TASKS[model.task]
+    task = get_task(model.task)
     batch_size = min(batch_size, getattr(data, "at_once", batch_size))  # large pictures come a few at a time
     points = model.order(points if points is not None else (*model.points, *model.settled))
     device = next(model.parameters()).device
@@ -69,7 +69,7 @@ def evaluate(
     was_training = model.training
     model.eval()
     try:
-        for indices in torch.split(torch.arange(len(data)), min(batch_size, getattr(data, "at_once", batch_size))):
+        for indices in torch.split(torch.arange(len(data)), batch_size):
             x, y = to_device(data.batch(indices), device)
             if channels_last and isinstance(x, Tensor):
                 x = x.contiguous(memory_format=torch.channels_last)
@@ -77,8 +77,8 @@ def evaluate(
                 meters[output.point].add(output, y)
                 if output.cost is not None:
                     spent[output.point] = spent.get(output.point, 0.0) + float(output.cost.double().sum())
-            if watch is not None:
-                watch(len(indices))
+            if on_progress is not None:
+                on_progress(len(indices))
     finally:
         model.train(was_training)
     n = len(data)
@@ -92,7 +92,7 @@ def evaluate(
             n,
             task.higher_is_better,
             macs=spent[point] / n if spent else None,
-            also=result.also or None,
+            extra_metrics=result.extra_metrics or None,
         )
         for point, result in found.items()
     ]

@@ -15,6 +15,7 @@ from supple.cost import count_macs, count_params
 from supple.errors import CheckpointError
 from supple.model import example
 from supple.point import Point
+from supple.tasks import get_task
 
 TOLERANCE = 1e-5
 
@@ -25,9 +26,9 @@ def extract_to(run: Path, point: Point, out: Path, deploy: bool = False) -> dict
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise CheckpointError(f"{out} already exists and is not an empty folder.", "Choose a new folder with --out.")
     model = checkpoint.load(run)
-    if model.task == "boxes":
+    if not get_task(model.task).exportable:
         raise CheckpointError(
-            f"{run} finds objects: how many depends on the picture, which torch.export cannot write down.",
+            f"{run} answers {model.task}: torch.export cannot write a number of outputs that depends on the sample.",
             "Use the run itself, supple.load(RUN); model.extract(point) gives an ordinary module in Python.",
         )
     assert model.input_shape is not None

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from supple import text
 from supple.errors import CheckpointError, PointError
@@ -13,18 +13,8 @@ from supple.machine import machine, same_instructions
 from supple.point import Point
 from supple.text import did_you_mean, millions, quantity, table
 
-SHARES = {  # scores that are shares of 1, and how tables call them
-    "accuracy": "top-1 %",
-    "box_map": "box mAP %",
-    "box_ap50": "box AP50 %",
-    "mask_map": "mask mAP %",
-    "mask_ap50": "mask AP50 %",
-}
-
-
-def called(metric: str) -> str:
-    """A metric's name for people, without its unit."""
-    return metric if metric == "accuracy" else SHARES.get(metric, metric).removesuffix(" %")
+if TYPE_CHECKING:
+    from supple.tasks import Metric
 
 
 @dataclass(frozen=True)
@@ -58,7 +48,7 @@ class Row:
     lost: float | None = None  # int8, bf16: how much of the score in fp32, on the samples that decided
     deviation: float | None = None  # of the score over the draws of a group
     draws: int | None = None
-    also: dict[str, float] | None = None  # further figures of the task, such as mse
+    extra_metrics: dict[str, float] | None = None  # further figures of the task, such as mse
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -228,7 +218,7 @@ class Ladder:
 
     @classmethod
     def from_json(cls, document: Any) -> "Ladder":
-        kinds = {field.name: field.type for field in dataclasses.fields(Row)} | {"also": dict | NoneType}
+        kinds = {field.name: field.type for field in dataclasses.fields(Row)} | {"extra_metrics": dict | NoneType}
         try:
             rows = [Row(**{k: v for k, v in row.items() if k in kinds}) for row in document["points"]]
             for name, value in (pair for row in rows for pair in vars(row).items()):
@@ -237,18 +227,21 @@ class Ladder:
                     raise TypeError(f"{name} is {value!r}")
             return cls(rows)
         except (TypeError, KeyError, AttributeError) as error:
-            raise CheckpointError(f"this is no ladder ({error}).", "Measure it again: supple evaluate RUN.") from None
+            raise CheckpointError(
+                f"this is not a valid ladder ({error}).", "Measure it again: supple evaluate RUN."
+            ) from None
 
     def __str__(self) -> str:
         """The table: cheapest first, dominated points marked."""
+        from supple.tasks import get_metric
+
         timed = any(row.p50_ms is not None for row in self)
         metric = next((row.metric for row in self if row.metric), None)
         several = len({(row.engine, row.precision) for row in self}) > 1
         header = ["point", *(["engine"] if several else []), "MMACs", "params"]
         header += ["batch", "threads", "ms p50 / p95"] if timed else []
-        header += [SHARES.get(metric, metric)] if metric else []
-        further = list(dict.fromkeys(name for row in self for name in row.also or ()))
-        header += [SHARES.get(name, name) for name in further]
+        further = list(dict.fromkeys(name for row in self for name in row.extra_metrics or ()))
+        header += [get_metric(name).title for name in ([metric] if metric else []) + further]
         lines = []
         for row in sorted(self, key=lambda row: (row.batch is None, row.batch or 0, row.threads or 0)):
             engine = [f"{row.engine} {row.precision}"] if several else []
@@ -256,8 +249,8 @@ class Ladder:
             if timed:
                 line += [_or_dash(row.batch), _or_dash(row.threads), _times(row)]
             if metric:
-                line += [_score(row)]
-            line += [_short((row.also or {}).get(name), name in SHARES) for name in further]
+                line += [_score(row, get_metric(row.metric).scale)]
+            line += [_short((row.extra_metrics or {}).get(name), get_metric(name)) for name in further]
             lines.append([*line, self._remark(row, "p50_ms" if timed else "macs")])
         return table([*header, ""], lines, left=(0, *([1] if several else []), len(header)))
 
@@ -303,13 +296,12 @@ def _times(row: Row) -> str:
     return "-" if row.p50_ms is None or row.p95_ms is None else f"{row.p50_ms:.3g} / {row.p95_ms:.3g}"
 
 
-def _short(value: float | None, share: bool) -> str:
-    return "-" if value is None else f"{100 * value:.1f}" if share else f"{value:.4g}"
+def _short(value: float | None, metric: "Metric") -> str:
+    return "-" if value is None else f"{metric.scale * value:{'.1f' if metric.unit else '.4g'}}"
 
 
-def _score(row: Row) -> str:
+def _score(row: Row, scale: float) -> str:
     if row.score is None:
         return "-"
-    scale = 100 if row.metric in SHARES else 1
     spread = f" ± {scale * row.deviation:.1f}" if row.deviation is not None else ""
     return f"{scale * row.score:.1f}{spread}"

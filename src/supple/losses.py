@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from supple.errors import RecipeError
 from supple.model import Output
 from supple.point import Point
+from supple.tasks import TASKS, get_task
 from supple.tasks.count import apart
 from supple.text import did_you_mean
 
@@ -46,7 +47,7 @@ def teacher_matrix(rows: Sequence[Sequence[float]], n: int) -> Tensor:
     teachers = torch.tensor(rows, dtype=torch.float32)
     sums = teachers.sum(1)
     if (teachers < 0).any() or teachers.diagonal().any() or not (((sums - 1).abs() < 1e-4) | (sums == 0)).all():
-        raise RecipeError(f"loss.teachers {teachers.tolist()} is no teacher matrix.", cure)
+        raise RecipeError(f"loss.teachers {teachers.tolist()} is not a valid teacher matrix.", cure)
     return teachers
 
 
@@ -206,16 +207,15 @@ OBJECTIVES: dict[str, Callable[..., Objective]] = {
     "density": density_objective,
     "own": own_objective,
 }
-TASK_OF = {"distill": "classes", "count": "count", "density": "count", "own": "boxes"}  # others: anything
 
 
 def make_objective(loss: Mapping[str, Any], points: Sequence[Point], task: str) -> Objective:
-    """The objective of a recipe's `loss` section, for models of a task."""
+    """The objective of a recipe's `loss` section, for models of a task. One that no task declares trains any task."""
     name = loss["name"]
-    if TASK_OF.get(name, task) != task:
-        fitting = [other for other, what in TASK_OF.items() if what == task]
+    declaring = [other.name for other in TASKS.values() if name in other.objectives]
+    if declaring and task not in declaring:
         raise RecipeError(
-            f"loss.name is {name}, which is for {TASK_OF[name]}, but the task of these data is {task}.",
-            f"Set loss.name={' or '.join(fitting) or 'one of your own'}.",
+            f"loss.name is {name}, which is for {' or '.join(declaring)}, but the task of these data is {task}.",
+            f"Set loss.name={' or '.join(get_task(task).objectives) or 'one of your own'}.",
         )
     return OBJECTIVES[name](points, **{key: value for key, value in loss.items() if key != "name"})

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from supple.ladder import SHARES
+from supple.tasks import get_metric
 from supple.text import duration, say
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def counting(total: int, text: str, quiet: bool = False) -> Iterator[Callable[[int], None]]:
-    """A bar that is told how many more are done; nothing where there is no terminal."""
+    """A bar, advanced by calls with how many more are done; nothing where there is no terminal."""
     from rich.console import Console
     from rich.progress import Progress as Bar
 
@@ -40,7 +40,7 @@ class Progress:
             from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
             from rich.progress import Progress as Bar
 
-            rate = TextColumn("{task.fields[rate]}, left")
+            rate = TextColumn("{task.fields[rate]}, ETA")
             text = TextColumn("{task.description}")
             self.bar = Bar(text, BarColumn(), rate, TimeRemainingColumn(), console=Console(stderr=True))
             self.task = self.bar.add_task("", total=epochs * steps, completed=done, rate="")
@@ -73,10 +73,10 @@ class Progress:
         if self.quiet:
             return
         left = (self.epochs * self.steps - self.done) * self.per_step / max(1e-9, self.rate)
-        scale, unit = (100, " %") if scores[0].metric in SHARES else (1, "")
-        values = "  ".join(f"{score.name} {scale * score.score:.1f}" for score in scores)
-        line = f"epoch {epoch + 1}/{self.epochs}  loss {loss:.3f}  held-out {scores[0].metric}{unit}: {values}"
-        line += f"  {self.pace}  left {duration(left)}{'  (best so far)' if best else ''}"
+        metric = get_metric(scores[0].metric)
+        values = "  ".join(f"{score.name} {metric.scale * score.score:.1f}" for score in scores)
+        line = f"epoch {epoch + 1}/{self.epochs}  loss {loss:.3f}  validation {metric.title}: {values}"
+        line += f"  {self.pace}  ETA {duration(left)}{'  (best so far)' if best else ''}"
         if self.bar:
             self.bar.console.print(line, highlight=False)
         else:

@@ -1,11 +1,10 @@
-"""Which files are asked about, and what is told of each. Nothing here imports torch."""
+"""Which files are asked about, and those that got no answer. Nothing here imports torch."""
 
 import glob
 import sys
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from supple.errors import DataError
 
@@ -24,29 +23,6 @@ class Refusal:
     def of(cls, file: Path, error: DataError) -> "Refusal":
         """Its file is named, if the error does not do so."""
         return cls(str(file), error.cause if str(file) in error.cause else f"{file}: {error.cause}", error.cure)
-
-
-@dataclass(frozen=True)
-class Answer:
-    file: str
-    label: str
-    scores: dict[str, float]  # the five most likely classes
-    point: str
-    reason: str
-    elapsed_ms: float  # decoding included
-    in_time: bool | None = None  # whether the deadline was met, where there was one
-    within_budget: bool | None = None  # whether the point keeps the budget, where there was one
-    also: dict[str, Any] = field(default_factory=dict)  # what else the task tells: a count, boxes
-
-    def to_json(self) -> dict[str, Any]:
-        scores = [{"label": label, "score": score} for label, score in self.scores.items()]
-        facts = {**asdict(self), "scores": scores, **self.also}
-        del facts["also"]
-        return facts
-
-    def why(self) -> str:
-        """The reason for people: with a word where the limit was too tight for any point."""
-        return f"{self.reason}, missed" if False in (self.in_time, self.within_budget) else self.reason
 
 
 def gather(names: Iterable[str], endings: Iterable[str], kind: str) -> list[Path]:

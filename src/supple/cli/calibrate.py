@@ -32,6 +32,7 @@ def calibrate(
     from supple.goal import Goal
     from supple.progress import counting
     from supple.report import write_report
+    from supple.tasks import get_task
     from supple.text import did_you_mean, first
 
     asked = {"budget_macs": budget_macs, "budget_ms": budget_ms, "accuracy_drop": accuracy_drop}
@@ -45,8 +46,8 @@ def calibrate(
     model = model_of(must_be_run(run), changes)
     recipe = recipe_of(run, changes)
     held = load_data(recipe).val
-    if not isinstance(held, ImageSet):
-        cause = f"{run} answers no question of classes: nothing says how sure it is."
+    if not get_task(model.task).confidence or not isinstance(held, ImageSet):
+        cause = f"{run} answers {model.task}: nothing says how sure it is."
         raise RecipeError(cause, f"Limit its time instead: supple predict {run} FILE --deadline-ms 50.")
     if held.classes != model.classes:
         cure = f"The run knows {len(model.classes)}: {first(model.classes)}."
@@ -88,7 +89,7 @@ def _told(document: dict[str, Any]) -> str:
         sure = "-" if row["threshold"] is None else f"{row['threshold']:.3f}"
         accuracy = f"{100 * row['accuracy']:.1f}"
         lines.append((row["point"], sure, f"{row['temperature']:.2f}", cost(row["cost"]), accuracy, share, remark))
-    header = ("point", "sure from", "temperature", unit, "top-1 %", "answers %", "")
+    header = ("point", "threshold", "temperature", unit, "top-1 %", "answers %", "")
     rows = [
         (
             name,

@@ -38,9 +38,10 @@ def evaluate(
     from supple.cli.common import model_of, splits_for
     from supple.evaluate import draw, evaluate_group
     from supple.evaluate import evaluate as score_points
-    from supple.ladder import SHARES, Ladder
+    from supple.ladder import Ladder
     from supple.progress import counting
     from supple.report import write_report
+    from supple.tasks import get_metric
     from supple.text import macs, some
 
     _check_options(point, draws, ensemble, precision)
@@ -58,10 +59,10 @@ def evaluate(
         raise RecipeError(f"--draws is {draws}.", "Give a number from 0 to 1000.")
     groups = [] if point or not draws else list(model.groups.values())
     result = Ladder(cost.profile(model, points))
-    with counting(len(test) * (1 + len(groups)), "evaluating", quiet=json) as watch:
-        scores = score_points(model, test, points, watch=watch)
+    with counting(len(test) * (1 + len(groups)), "evaluating", quiet=json) as on_progress:
+        scores = score_points(model, test, points, on_progress=on_progress)
         for group in groups:
-            scores.append(evaluate_group(model, test, group, draws, watch=watch))
+            scores.append(evaluate_group(model, test, group, draws, on_progress=on_progress))
             result.update(group.name, macs=cost.mean_macs(model, draw(model, group, draws, 0)))
     for score in scores:
         result.update(score.name, **score.facts())
@@ -76,8 +77,8 @@ def evaluate(
         return
     print(f"{result}\n({some(len(test), f'test {test.preprocess.kind}')})")
     if mean:
-        metric = scores[0].metric
-        figure = f"{100 * mean['score']:.2f} %" if metric in SHARES else f"{metric} {mean['score']:.2f}"
+        metric = get_metric(scores[0].metric)
+        figure = f"{metric.called} {metric.scale * mean['score']:.2f} {metric.unit}".rstrip()
         print(f"stopped at a random exit: {figure} at {macs(mean['macs'])} in the mean")
 
 
@@ -138,16 +139,18 @@ def _ensemble(runs: list[Path], changes: list[str] | None, json: bool) -> None:
     from supple.ensemble import score_ensemble
     from supple.progress import counting
     from supple.sources import must_see_alike, open_sources
+    from supple.tasks import get_task
 
     only_data(runs[0], changes)
     sources = open_sources(map(must_be_run, runs))
     must_see_alike(sources)
     models = [source.model for source in sources]
-    if models[0].task != "classes":
-        raise RecipeError("--ensemble is for classes; these runs tell other things.", "Leave --ensemble out.")
+    task = get_task(models[0].task)
+    if not task.mean_logits:
+        raise RecipeError(f"the mean logits of several runs answer nothing for {task.name}.", "Leave --ensemble out.")
     test = splits_for(runs[0], models[0], changes).test
-    with counting(len(test), "evaluating", quiet=json) as watch:
-        found = score_ensemble(models, test, watch=watch)
+    with counting(len(test), "evaluating", quiet=json) as on_progress:
+        found = score_ensemble(models, test, watch=on_progress)
     if json:
         print_json({"runs": [source.name for source in sources], "points": [each.to_json() for each in found]})
         return

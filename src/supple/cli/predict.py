@@ -9,14 +9,15 @@ import typer
 from supple.cli.common import Json, must_be_run, print_json
 from supple.errors import CheckpointError, DataError, RecipeError, SaveError
 from supple.ladder import Ladder
-from supple.request import Answer, Refusal
+from supple.request import Refusal
 
 if TYPE_CHECKING:
     from PIL import Image
 
     from supple.model import FlexibleModel
+    from supple.runtime.answers import Prediction
 
-Results = Iterator[Answer | Refusal]
+Results = Iterator["Prediction | Refusal"]
 
 
 def predict(
@@ -27,7 +28,7 @@ def predict(
     budget_macs: Annotated[str | None, typer.Option(help="The best within MACs: 2e6, or 0.5x of full.")] = None,
     confident: Annotated[bool, typer.Option("--confident", help="Stop when sure, as supple calibrate found.")] = False,
     min_confidence: Annotated[
-        float | None, typer.Option(help="Stop at an exit this sure; objects: tell those.", min=0, max=1)
+        float | None, typer.Option(help="Stop at an exit this sure; objects: list those.", min=0, max=1)
     ] = None,
     engine: Annotated[str | None, typer.Option(help="auto, torch, onnxruntime or openvino.")] = None,
     threads: Annotated[int, typer.Option(help="With --engine.", min=1, max=256)] = 2,
@@ -39,6 +40,7 @@ def predict(
     exported folder, exits run stage by stage until a deadline.
     """
     from supple.progress import counting
+    from supple.runtime.answers import Prediction
     from supple.runtime.bundle import is_bundle
     from supple.text import say
 
@@ -59,7 +61,7 @@ def predict(
     answers, failures = [], []
     with counting(count, "predicting", quiet=json) as watch:
         for result in results:
-            if isinstance(result, Answer):
+            if isinstance(result, Prediction):
                 answers.append(result)
             else:
                 failures.append(result)
@@ -74,14 +76,14 @@ def predict(
         raise typer.Exit(2)
 
 
-def _print(answers: list[Answer], as_csv: bool) -> None:
+def _print(answers: "list[Prediction]", as_csv: bool) -> None:
     from csv import writer
 
     from supple.text import table
 
     names = ("file", "label", "confidence %", "point", "reason", "ms")
-    sure = [f"{100 * a.scores[a.label]:.1f}" if a.scores else "-" for a in answers]
-    rows = [(a.file, a.label, s, a.point, a.why(), f"{a.elapsed_ms:.1f}") for a, s in zip(answers, sure)]
+    sure = ["-" if a.best_score is None else f"{100 * a.best_score:.1f}" for a in answers]
+    rows = [(a.file or "-", a.label, s, a.point, a.why(), f"{a.elapsed_ms:.1f}") for a, s in zip(answers, sure)]
     if as_csv:
         writer(sys.stdout).writerows([names, *rows])
     else:
@@ -96,8 +98,7 @@ def _with_engine(folder: Path, files: list[str], engine: str, threads: int, **ho
 
     made = predictor(folder, engine, threads)
     paths = gather(files, made.preprocess.endings, made.preprocess.kind)
-    budget = how["budget_macs"] = None if how["budget_macs"] is None else _macs(how["budget_macs"], made.ladder)
-    ceilings = {row.point: row.ceiling or 0 for row in made.ladder}
+    how["budget_macs"] = None if how["budget_macs"] is None else _macs(how["budget_macs"], made.ladder)
 
     def answers() -> Results:
         for path in paths:
@@ -106,11 +107,8 @@ def _with_engine(folder: Path, files: list[str], engine: str, threads: int, **ho
             except DataError as error:
                 yield Refusal.of(path, error)
                 continue
-            assert isinstance(found, Prediction)
-            in_time = None if how["deadline_ms"] is None else not found.late
-            within = None if budget is None else ceilings.get(found.point, 0) <= budget
-            facts = (found.label, found.scores, found.point, found.reason, found.elapsed_ms)
-            yield Answer(str(path), *facts, in_time, within, found.also)
+            assert isinstance(found, Prediction)  # one file, one answer
+            yield found
 
     return len(paths), answers()
 
@@ -123,14 +121,15 @@ def _with_run(run: Path, files: list[str], drawn: Path | None, **how: Any) -> tu
     from supple.point import Point
     from supple.policies import sure_above
     from supple.request import gather
-    from supple.tasks import TASKS
+    from supple.tasks import get_task
 
     model, least = checkpoint.load(run), how["min_confidence"]
-    task, policy = TASKS[model.task], None
-    if model.task != "classes" and (how["confident"] or (least is not None and task.above is None)):
+    task, policy = get_task(model.task), None
+    stops = how["confident"] or (least is not None and task.min_score is None)  # else it limits what is listed
+    if stops and not task.confidence:
         named = "--confident" if how["confident"] else "--min-confidence"
-        raise RecipeError(f"{named} is not for the task {model.task}: no exit says how sure it is.", "Use --point.")
-    if least is not None and task.above is None:
+        raise RecipeError(f"{named} is not for the task {task.name}: no exit says how sure it is.", "Use --point.")
+    if least is not None and stops:
         policy = sure_above(model.points, least)
     elif how["confident"]:
         policy = checkpoint.load_policy(run, model)
@@ -142,7 +141,7 @@ def _with_run(run: Path, files: list[str], drawn: Path | None, **how: Any) -> tu
     paths = gather(files, model.preprocess.endings, model.preprocess.kind)
     limit = None if how["budget_macs"] is None else _macs(how["budget_macs"], Ladder(profile(model)))
     limits: dict[str, Any] = {"deadline_ms": how["deadline_ms"], "budget_macs": limit}
-    limits |= {"least": least, "draw": None if drawn is None else _drawing(model, drawn)}
+    limits |= {"min_score": least, "draw": None if drawn is None else _drawing(model, drawn)}
     return len(paths), classify(model, paths, asked=asked, policy=policy, **limits)
 
 
@@ -152,11 +151,12 @@ def _drawing(model: "FlexibleModel", folder: Path) -> "Callable[[Path, Image.Ima
     from supple.tasks import TASKS
 
     if TASKS[model.task].draw is None:
-        raise RecipeError("--draw is for counts and boxes; this run names classes.", "Leave --draw out.")
+        able = " and ".join(task.name for task in TASKS.values() if task.draw is not None)
+        raise RecipeError(f"--draw is for {able}; this run answers {model.task}.", "Leave --draw out.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise SaveError(f"{folder} can be no folder: {error.strerror}.", "Choose another with --draw.") from None
+        raise SaveError(f"{folder} cannot be made a folder: {error.strerror}.", "Choose another with --draw.") from None
     used: set[str] = set()
 
     def draw(file: Path, picture: "Image.Image") -> None:

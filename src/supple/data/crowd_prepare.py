@@ -80,10 +80,20 @@ class CrowdPrepare:
         sound = sound_beside(Path(source)) if isinstance(source, str | Path) else None
         return image, None if sound is None else self.hear(sound)[None]
 
-    def blank(self) -> Seen:
+    def arrays(self, source: Source) -> tuple[np.ndarray[Any, Any] | None, ...]:
+        """`input` as numpy arrays."""
+        seen = self.input(source)
+        parts = seen if isinstance(seen, tuple) else (seen,)
+        return tuple(None if part is None else part.numpy() for part in parts)
+
+    def blank_file(self) -> bytes:
+        """A small black picture: for warming up."""
         file = io.BytesIO()
         Image.new("RGB", (8, 8)).save(file, "PNG")
-        image = self.normalise(self.open(file.getvalue())[None])
+        return file.getvalue()
+
+    def blank(self) -> Seen:
+        image = self.normalise(self.open(self.blank_file())[None])
         return (image, torch.full((1, *HEARD), -2.0)) if self.hears else image
 
     def measured(self, images: Tensor) -> "CrowdPrepare":

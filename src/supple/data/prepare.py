@@ -103,6 +103,11 @@ class Preprocess:
         """What the network sees of it."""
         return self.input(self.blank_file())
 
+    def arrays(self, source: Source | Array) -> tuple[Array, ...]:
+        """`input` as numpy arrays, of a file or a picture as uint8 (height, width, 3); of images without torch."""
+        seen = self.pixels(source) if isinstance(source, np.ndarray) else self.read(source)
+        return (self.array(seen)[None],)
+
     def facts(self) -> dict[str, Any]:
         """What was measured on the data, as settings of a recipe."""
         measured = {"size": self.size, "channels": self.channels, "mean": self.mean, "std": self.std}

@@ -21,6 +21,13 @@ class Prepare(Protocol):
     def to_json(self) -> dict[str, Any]: ...
 
 
+class ArrayPrepare(Prepare, Protocol):
+    """One that engines can use: it gives numpy arrays, and needs torch only where its own arithmetic does."""
+
+    def arrays(self, source: Source) -> tuple[Any, ...]: ...  # batches of one; None: a part that is not there
+    def blank_file(self) -> bytes: ...  # for warming up
+
+
 class Samples(Protocol):
     """One part of a data set. `batch(indices, rng)` gives inputs and targets; with `rng` they are augmented."""
 

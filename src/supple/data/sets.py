@@ -1,7 +1,8 @@
 """Data sets by name. A new one is a file here, a function that reads it, and a line in DATASETS.
 
-What its samples are asked, if not their class, is a line in TASK_OF; LOAD says how the sets of each task are split and
-read, PREPARE how their files become inputs. A set of sounds has a line in `pictures.HEARD`.
+What its samples are asked, if not their class, is a line in TASK_OF; LOAD says how the sets of a task are split and
+read, if not as pictures, and `preprocessing.PREPARE` how their files become inputs. A set of sounds has a line in
+`pictures.HEARD`.
 """
 
 import inspect
@@ -15,7 +16,6 @@ from supple.data.cifar import cifar10, cifar100
 from supple.data.coco import read_coco
 from supple.data.coco_parts import load_scenes
 from supple.data.crowd import crowd
-from supple.data.crowd_prepare import CrowdPrepare
 from supple.data.crowd_set import load_crowds
 from supple.data.digits import digits
 from supple.data.disco import disco
@@ -24,8 +24,6 @@ from supple.data.folder import folder
 from supple.data.generated import generated
 from supple.data.gtzan import gtzan
 from supple.data.pictures import load_pictures
-from supple.data.prepare import Preprocess
-from supple.data.scene_prepare import ScenePrepare
 from supple.data.sounds import sounds
 from supple.data.speech_commands import speech_commands
 from supple.errors import DataError
@@ -46,8 +44,7 @@ DATASETS: dict[str, Callable[..., Any]] = {
     "coco": read_coco,
 }
 TASK_OF = {"crowd": "count", "disco": "count", "coco": "boxes"}  # what is asked of samples; else classes
-LOAD: dict[str, Callable[..., Splits]] = {"classes": load_pictures, "count": load_crowds, "boxes": load_scenes}
-PREPARE: dict[str, Any] = {"classes": Preprocess, "count": CrowdPrepare, "boxes": ScenePrepare}
+LOAD: dict[str, Callable[..., Splits]] = {"count": load_crowds, "boxes": load_scenes}  # else load_pictures
 
 
 def task_of(name: str) -> str:
@@ -66,7 +63,7 @@ def load(name: str, **settings: Any) -> Splits:
         count = settings.get(word)
         if count is not None and count < 1:
             raise DataError(f"{word} is {count}.", f"Set data.{word} to 1 or more, or leave it out.")
-    load_parts = LOAD[task_of(name)]
+    load_parts = LOAD.get(task_of(name), load_pictures)
     known = list(inspect.signature(load_parts).parameters)[2:]
     for key, value in settings.items():
         if key not in known and value:

@@ -17,7 +17,7 @@ from supple.runtime.bundle import CHAIN, LAYERS, Bundle
 from supple.runtime.engine import Array, Engine, State, open_engine
 from supple.runtime.skipping import follow
 from supple.runtime.torch_engine import answering
-from supple.tasks import TASKS
+from supple.tasks import get_task
 
 TOLERANCE = 1e-4  # of the largest output, or of 1
 NEAR = 1e-4  # a score this near to its threshold may fall on either side
@@ -87,7 +87,7 @@ def _apart(found: Array, expected: Array, what: str) -> float:
 
 def scores(model: FlexibleModel, ways: Ways, engine: Engine, data: Dataset) -> dict[str, float]:
     """The score of all that answers, as the model's task has it: points by name, with a word where it is the chain."""
-    task = TASKS[model.task]
+    task = get_task(model.task)
     meters = {what: task.meter(model) for _, what, _ in answers(ways, engine, arrays(data.batch(torch.arange(1))[0]))}
     for indices in torch.split(torch.arange(len(data)), BATCH):
         x, y = data.batch(indices)

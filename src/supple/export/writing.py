@@ -26,7 +26,7 @@ from supple.model import FlexibleModel, select
 from supple.point import Point
 from supple.runtime.bundle import FORMAT, KINDS, LADDER, MANIFEST, Bundle, Check, open_bundle
 from supple.runtime.engine import MOST_LOST, Engine, available, open_engine
-from supple.tasks import TASKS
+from supple.tasks import get_task
 
 CHECKED_ON, CALIBRATED_ON = 8, 128  # held-out and training images
 
@@ -94,11 +94,9 @@ def export(
 
 def all_graphs(model: FlexibleModel, points: Sequence[Point], x: Any) -> tuple[list[Graph], list[Graph]]:
     """The graphs of points, and those of the chain if the model has one."""
-    if model.task == "boxes":
-        raise RecipeError(
-            "a detector cannot be exported: how many objects there are depends on the picture.",
-            "Use the run itself: supple predict RUN FILES.",
-        )
+    if not get_task(model.task).exportable:
+        cause = f"graphs cannot answer the task {model.task}: how many outputs there are depends on the sample."
+        raise RecipeError(cause, "Use the run itself: supple predict RUN FILES.")
     two = select(x, torch.arange(2) % len(_pytree.tree_leaves(x)[0]))
     wanted = model.order(points or (*model.points, *model.settled))
     return graphs_of(model, wanted, two), skip_graphs(model, two) or chain_of(model, two, wanted)
@@ -162,9 +160,9 @@ def _rows(ladder: Ladder, model: FlexibleModel, bundle: Bundle, check: Check, en
     for point in bundle.graphs:
         row = known[point]
         facts = {**row.counts(), "metric": row.metric, "score": row.score, "n": row.n, "lost": check.lost.get(point)}
-        facts |= {"score": found[point], "n": len(data.test), "metric": TASKS[model.task].metric} if measured else {}
+        facts |= {"score": found[point], "n": len(data.test), "metric": get_task(model.task).metric} if measured else {}
         where = {"machine": check.machine} if measured else {}
-        higher = TASKS[model.task].higher_is_better
+        higher = get_task(model.task).higher_is_better
         ladder.update(point, check.engine, check.precision, **where, higher_is_better=higher, **facts)
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import yaml
 
 from supple.files import write
-from supple.ladder import SHARES, Ladder, Row, called
+from supple.ladder import Ladder, Row
 from supple.report.reading import Run, known, read_run
 from supple.report.style import STYLE
+from supple.tasks import get_metric
 from supple.text import duration, millions, quantity
 
 # The browser itself refuses whatever would leave the file.
@@ -68,7 +69,7 @@ def _summary(run: Run) -> str:
         return f"One checkpoint with {points} points, not scored yet." if points else "A run that is not scored yet."
     sign = 1 if rows[0].higher_is_better else -1
     best = max(rows, key=lambda row: (sign * _value(row), -_cost(row)))
-    share = best.metric in SHARES
+    share = get_metric(best.metric).unit == "%"
     slack = 0.01 if share else 0.01 * abs(_value(best))
     # A hair of tolerance: 0.75 - 0.74 is more than 0.01 to a computer.
     near = min((row for row in rows if sign * (_value(best) - _value(row)) <= slack + 1e-9), key=_cost)
@@ -110,9 +111,9 @@ def _table(ladder: Ladder) -> str:
     varying = [name for name in ("engine", "precision", "batch", "threads", "machine") if len(_values(rows, name)) > 1]
     same = {name: _values(rows, name)[0] for name in ("engine", "precision", "batch", "threads", "machine", "n")
             if len(_values(rows, name)) == 1}  # fmt: skip
-    metrics = _values(rows, "metric")
-    label = escape(", ".join(called(str(metric)) for metric in metrics) or "score")
-    label += " <small>%</small>" if metrics and set(map(str, metrics)) <= set(SHARES) else ""
+    metrics = [get_metric(name) for name in _values(rows, "metric")]
+    label = escape(", ".join(metric.called for metric in metrics) or "score")
+    label += _unit(*{metric.unit for metric in metrics})
     if any(not row.higher_is_better for row in rows):
         label += " <small>lower is better</small>"
     columns = {"MACs <small>M</small>": [millions(row.macs) for row in rows]}
@@ -124,16 +125,17 @@ def _table(ladder: Ladder) -> str:
         columns["p50 <small>ms</small>"] = [_digits(row.p50_ms) for row in rows]
         columns["p95 <small>ms</small>"] = [_digits(row.p95_ms) for row in rows]
     columns[label] = [_figure(row) for row in rows]
-    for name in dict.fromkeys(name for row in rows for name in row.also or ()):
-        unit = " <small>%</small>" if name in SHARES else ""
-        columns[escape(called(name)) + unit] = [_shown((row.also or {}).get(name), name) for row in rows]
+    for name in dict.fromkeys(name for row in rows for name in row.extra_metrics or ()):
+        metric = get_metric(name)
+        figures = [_shown((row.extra_metrics or {}).get(name), name) for row in rows]
+        columns[escape(metric.called) + _unit(metric.unit)] = figures
 
     head = "".join(f'<th scope="col" class="number">{name}</th>' for name in columns)
     body = []
     for i, row in enumerate(rows):
         remark = _remark(row, rows)
-        told = i > 0 and rows[i - 1].point == row.point and _remark(rows[i - 1], rows) == remark
-        small = f"<small>{escape(remark)}</small>" if remark and not told else ""
+        repeated = i > 0 and rows[i - 1].point == row.point and _remark(rows[i - 1], rows) == remark
+        small = f"<small>{escape(remark)}</small>" if remark and not repeated else ""
         cells = "".join(f'<td class="number">{escape(column[i])}</td>' for column in columns.values())
         inner = i + 1 < len(rows) and rows[i + 1].point == row.point  # no rule between the lines of one point
         kind = " ".join(name for name, holds in (("dominated", remark), ("inner", inner)) if holds)
@@ -237,7 +239,7 @@ def _training_facts(metrics: list[dict[str, Any]]) -> dict[str, str]:
     facts = {"epochs": f"{metrics[-1]['epoch']:,}"}
     kept = [line["epoch"] for line in metrics if line.get("selected") is True]
     if kept:
-        facts["kept epoch"] = f"{kept[-1]:,}"
+        facts["best epoch"] = f"{kept[-1]:,}"
     if seconds:
         facts["training time"] = f"{duration(seconds[-1])} ({seconds[-1]:,.0f} s)"
     return facts
@@ -302,11 +304,17 @@ def _figure(row: Row) -> str:
     return " ± ".join(_shown(value, row.metric) for value in (row.score, row.deviation) if value is not None)
 
 
-def _shown(value: float | None, metric: str | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f}" if metric in SHARES else _digits(value)
+def _shown(value: float | None, name: str | None) -> str:
+    metric = get_metric(name)
+    return "-" if value is None else f"{metric.scale * value:.1f}" if metric.unit else _digits(value)
+
+
+def _unit(*units: str) -> str:
+    """The unit of a column, if all its figures have the same."""
+    return f" <small>{units[0]}</small>" if len(units) == 1 and units[0] else ""
 
 
 def _score(row: Row) -> str:
-    if row.metric not in SHARES:
-        return escape(f"{row.metric or 'score'} {_figure(row)}")
-    return f"{_figure(row)} %" + ("" if row.metric == "accuracy" else f" {escape(called(row.metric))}")
+    metric = get_metric(row.metric)
+    figure = _figure(row)
+    return escape(f"{figure} {metric.unit} {metric.called}" if metric.unit else f"{metric.called} {figure}")

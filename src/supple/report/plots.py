@@ -19,8 +19,9 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
 from supple.errors import CheckpointError, SaveError
 from supple.files import write
-from supple.ladder import SHARES, Ladder, Row, called
+from supple.ladder import Ladder, Row
 from supple.report.labels import FONT, LABELS, MUTED, Spot, name_ends, name_spots
+from supple.tasks import get_metric
 
 INK, GRID, PAPER = "#22272e", "#e3e6ea", "#ffffff"
 _SERIES = (("#2f6fb5", "o"), ("#d97a2b", "s"), ("#2e9475", "^"), ("#8a5fb8", "D"), ("#c2506b", "v"), ("#8a7a2e", "P"))
@@ -97,7 +98,7 @@ def training_panels(metrics: Sequence[dict[str, Any]]) -> dict[str, Panel]:
     last = metrics[-1] if metrics else {}
     metric, higher = str(last.get("metric") or "score"), bool(last.get("higher_is_better", True))
     kept = next((line["epoch"] for line in reversed(metrics) if line.get("selected") is True), None)
-    scale = _scale(metric)
+    scale = get_metric(metric).scale
     score = {name: [(epoch, scale * value) for epoch, value in curve] for name, curve in score.items()}
     panels: dict[str, Panel] = {}
     if any(score.values()):
@@ -139,7 +140,7 @@ def _timed(rows: Sequence[Row]) -> dict[str, list[Row]]:
 def _draw_cost(axes: Axes, cost: str, series: dict[str, list[Row]]) -> Callable[[], None]:
     unit = 1e-6 if cost == "macs" else 1.0
     first = next(iter(series.values()))[0]
-    scale = _scale(first.metric)
+    scale = get_metric(first.metric).scale
     dress(axes, "MACs (M)" if cost == "macs" else "time per call (ms): median, whisker to p95")
     axes.set_ylabel(_score_label(first.metric or "score", first.higher_is_better))
     every = [row for rows in series.values() for row in rows]
@@ -247,7 +248,7 @@ def _draw_epochs(
         low, high = axes.get_xlim()
         left = kept > (low + high) / 2
         axes.annotate(
-            f"kept: epoch {kept}", (kept, 0), (-4 if left else 4, 5), xycoords=("data", "axes fraction"),
+            f"best epoch: {kept}", (kept, 0), (-4 if left else 4, 5), xycoords=("data", "axes fraction"),
             textcoords="offset points", ha="right" if left else "left", fontsize=FONT - 1.5, color=MUTED,
         )  # fmt: skip
     return name_ends(axes, ends)
@@ -301,12 +302,9 @@ def dress(axes: Axes, xlabel: str) -> None:
 
 
 def _score_label(metric: str, higher: bool) -> str:
-    name = f"{called(metric)} (%)" if metric in SHARES else metric
+    declared = get_metric(metric)
+    name = f"{declared.called} ({declared.unit})" if declared.unit else declared.called
     return plain(name if higher else f"{name} (lower is better)")
-
-
-def _scale(metric: str | None) -> float:
-    return 100.0 if metric in SHARES else 1.0
 
 
 def plain(text: str) -> str:

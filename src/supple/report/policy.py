@@ -12,7 +12,7 @@ _CLASSES = 12  # listed from either end where there are more than twice as many
 
 def policy_parts(document: dict[str, Any]) -> list[str]:
     """The paragraphs and tables of the section, as HTML."""
-    parts = [f"<p>{_told(document)}</p>"]
+    parts = [f"<p>{_summary(document)}</p>"]
     if document["remark"]:
         parts.append(f'<p class="note">{escape(document["remark"])}</p>')
     parts += [_exits(document), _outcomes(document)]
@@ -21,7 +21,7 @@ def policy_parts(document: dict[str, Any]) -> list[str]:
     return parts
 
 
-def _told(document: dict[str, Any]) -> str:
+def _summary(document: dict[str, Any]) -> str:
     done, full = document["achieved"], document["full_cost"]
     what = "time" if document["unit"] == "ms" else "MACs"
     lost = 100 * (done["full_accuracy"] - done["accuracy"])
@@ -41,7 +41,7 @@ def _goal(goal: dict[str, Any]) -> str:
 def _exits(document: dict[str, Any]) -> str:
     unit = "ms" if document["unit"] == "ms" else "M"
     what = "time" if unit == "ms" else "MACs"
-    header = [("point", ""), ("sure from", ""), ("temperature", ""), (f"{what} to here", unit)]
+    header = [("point", ""), ("threshold", ""), ("temperature", ""), (f"{what} to here", unit)]
     header += [("accuracy", "%"), ("answers", "% expected"), ("", "achieved")]
     body = []
     for row in document["exits"]:

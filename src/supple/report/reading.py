@@ -41,8 +41,8 @@ class Run:
 def read_run(folder: Path) -> Run:
     parts = ("manifest.json", "ladder.json", "metrics.jsonl")
     if not any((folder / part).is_file() for part in parts):
-        what = "holds none of " + ", ".join(parts) if folder.is_dir() else "is no folder"
-        raise CheckpointError(f"{folder} is no run: it {what}.", "Give the folder that supple train wrote.")
+        what = "holds none of " + ", ".join(parts) if folder.is_dir() else "does not exist"
+        raise CheckpointError(f"{folder} is not a run folder: it {what}.", "Give the folder that supple train wrote.")
     manifest = _document(folder / "manifest.json", "Restore it from a copy, or train again: supple train RECIPE.")
     document = _document(folder / "ladder.json", "Delete it and measure again: supple evaluate RUN.")
     metrics, broken = _metrics(folder / "metrics.jsonl")
@@ -72,13 +72,13 @@ def _policy(path: Path) -> dict[str, Any] | None:
         Confident.from_json(document)
         _check_policy(document)
     except (CheckpointError, LookupError, TypeError, AttributeError, ValueError) as error:
-        what = error.cause if isinstance(error, CheckpointError) else f"this is no policy ({error})."
+        what = error.cause if isinstance(error, CheckpointError) else f"this is not a valid policy ({error})."
         raise CheckpointError(f"{path}: {what}", cure) from None
     return document
 
 
 def _check_policy(document: dict[str, Any]) -> None:
-    """Refuses a policy whose figures are no figures."""
+    """Refuses a policy whose figures are not numbers."""
     figures = [document["full_cost"]]
     for half in ("expected", "achieved"):
         names = ("n", "cost", "cost_error", "accuracy", "full_accuracy", "drop_error")
@@ -93,7 +93,7 @@ def _check_policy(document: dict[str, Any]) -> None:
         if len(counts) != len(document["points"]) or min(counts) < 0:
             raise ValueError(f"{counts!r} images per point")
     if not all(known(figure) for figure in figures) or not document["full_cost"] > 0:
-        raise ValueError("a figure is no number")
+        raise ValueError("a figure is not a number")
     if not isinstance(document["remark"], str) or document["unit"] not in ("macs", "ms"):
         raise ValueError(f"unit {document['unit']!r}")
     if document["unit"] == "ms":
@@ -102,7 +102,7 @@ def _check_policy(document: dict[str, Any]) -> None:
 
 
 def _check(ladder: Ladder | None, path: Path) -> None:
-    """Refuses a ladder whose figures are no figures, before a sum trips over them."""
+    """Refuses a ladder whose figures are not numbers, before a sum fails on them."""
     figures = ("macs", "macs_worst", "params", "p50_ms", "p95_ms", "score", "deviation", "n")
     for row in ladder or ():
         for name in figures:

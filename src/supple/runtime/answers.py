@@ -1,33 +1,52 @@
-"""From logits to an answer, on numpy arrays: chances, confidence, the five likeliest classes."""
+"""The answer for a sample, how sure it is, and the rule that stops on it; on numpy arrays, without torch."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 
 from supple.runtime.engine import Array
+from supple.tasks import Task
+from supple.tasks.classes import probabilities
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """The answer for one sample."""
+    """The answer for one sample, whoever gave it: a run, or an engine with an exported folder."""
 
     label: str
-    scores: dict[str, float]  # the five most likely classes
+    scores: dict[str, float]  # the five most likely classes; empty: the task has none
     point: str
     reason: str  # asked, deadline, budget, confident, full, largest (where full is not there), cancelled, not finite
     elapsed_ms: float  # decoding included
-    late: bool = False  # whether a deadline was missed
+    in_time: bool | None = None  # whether the deadline was met, where there was one
+    within_budget: bool | None = None  # whether the point keeps the budget, where there was one
+    details: dict[str, Any] = field(default_factory=dict)  # what else the task says: a count, objects
+    file: str | None = None  # where it is known
     logits: Array = field(repr=False, compare=False, default_factory=lambda: np.zeros(0))
-    also: dict[str, Any] = field(default_factory=dict)  # what else the task tells: a count
+
+    @property
+    def late(self) -> bool:
+        return self.in_time is False
+
+    @property
+    def best_score(self) -> float | None:
+        """Of the most likely class."""
+        return max(self.scores.values(), default=None)
 
     def to_json(self) -> dict[str, Any]:
-        facts = asdict(self)
-        del facts["logits"], facts["also"]
+        """The details stand beside the other keys."""
+        facts = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in ("logits", "details")}
         scores = [{"label": label, "score": score} for label, score in self.scores.items()]
-        return {**facts, "scores": scores, **self.also}
+        return {**facts, "scores": scores, **self.details}
+
+    def why(self) -> str:
+        """The reason, for people: with a word where the limit could not be kept."""
+        if self.within_budget is False:
+            return "nothing fits; used the cheapest"
+        return f"{self.reason}, late" if self.late else self.reason
 
 
 @dataclass(frozen=True)
@@ -67,39 +86,30 @@ class Rule:
 Reached = tuple[str, Array, str]  # of a sample: the point that answered, its logits, and why it was that one
 
 
-def told(
-    task: str, classes: tuple[str, ...], reached: Sequence[Reached], elapsed: float, late: bool, rule: Rule | None
+def predictions(
+    task: Task,
+    classes: Sequence[str],
+    reached: Sequence[Reached],
+    temperatures: Mapping[str, float],
+    options: Mapping[str, Any],
+    **facts: Any,
 ) -> list[Prediction]:
-    """The answer for each sample, in words."""
-    if task == "count":
-        counted = [(point, logits, reason, float(logits.sum())) for point, logits, reason in reached]
-        noun = classes[0] if classes else "people"
-        return [
-            Prediction(f"{number:.1f} {noun}", {}, point, reason, elapsed, late, logits, {"count": number})
-            for point, logits, reason, number in counted
-        ]
-    temperatures = [[1.0 if rule is None else rule.temperatures.get(point, 1.0)] for point, _, _ in reached]
-    p = chances(np.stack([logits for _, logits, _ in reached]), np.array(temperatures, np.float32))
-    best = np.argsort(-p, kind="stable")[:, : min(5, len(classes))]
-    ranked = zip(reached, best.tolist(), np.take_along_axis(p, best, 1).tolist())
-    return [
-        Prediction(
-            classes[first[0]], dict(zip(map(classes.__getitem__, first), scores)), point, reason, elapsed, late, logits
-        )
-        for (point, logits, reason), first, scores in ranked
-    ]
-
-
-def chances(logits: Array, temperature: float | Array = 1.0) -> Array:
-    scaled = logits.astype(np.float32) / temperature
-    powers = np.exp(scaled - scaled.max(-1, keepdims=True))
-    result: Array = powers / powers.sum(-1, keepdims=True)
-    return result
+    """Each sample's answer as its task says it, at the temperature of its point (1 where none is known). options: of
+    the task's `answer`; facts: of the predictions, the same for all.
+    """
+    made: dict[int, Prediction] = {}
+    for point in dict.fromkeys(where for where, _, _ in reached):  # one point's answers have one shape
+        rows = [row for row, (where, _, _) in enumerate(reached) if where == point]
+        logits = np.stack([reached[row][1] for row in rows]) / np.float32(temperatures.get(point, 1.0))
+        for row, (label, scores, details) in zip(rows, task.answer(logits, classes, **options)):
+            _, own, reason = reached[row]
+            made[row] = Prediction(label, scores, point, reason, details=details, logits=own, **facts)
+    return [made[row] for row in range(len(reached))]
 
 
 def confidence(logits: Array, measure: str = "max_probability", temperature: float = 1.0) -> Array:
     """One number in 0..1 for each sample; the same as `supple.confidence` gives for tensors."""
-    p = chances(logits, temperature)
+    p = probabilities(logits / temperature)
     if p.shape[-1] == 1:
         sure = p[..., 0]
     elif measure == "margin":

@@ -22,14 +22,14 @@ def zeros(shape: tuple[Any, ...], batch: int) -> State:
 
 
 def must_be_finite(part: Array) -> None:
-    """An engine may answer anything at all to what is no number."""
+    """An engine may answer anything at all to NaN or infinity."""
     finite = np.isfinite(part)
     if not finite.all():
         row = int(np.argmin(finite.reshape(len(part), -1).all(1)))
-        raise DataError(f"sample {row} of the batch holds values that are no finite numbers.", "Leave it out.")
+        raise DataError(f"sample {row} of the batch holds values that are not finite.", "Leave it out.")
 
 
-def taken(given: Any, shape: tuple[Any, ...], task: str, preprocess: Any) -> tuple[State, bool]:
+def taken(given: Any, shape: tuple[Any, ...], preprocess: Any) -> tuple[State, bool]:
     """What the network takes, and whether it is of a single file or picture."""
     if isinstance(given, tuple) or (isinstance(given, np.ndarray) and given.dtype == np.float32):
         parts, expected = given if isinstance(given, tuple) else (given,), parts_of(shape)
@@ -48,13 +48,9 @@ def taken(given: Any, shape: tuple[Any, ...], task: str, preprocess: Any) -> tup
         raise DataError(f"the input is {what}.", CURE)
     if preprocess is None:
         raise DataError("nothing says how files become inputs here.", "Give float32 arrays.")
-    if task == "classes":
-        pixels = preprocess.pixels if isinstance(given, np.ndarray) else preprocess.read
-        return (preprocess.array(pixels(given))[None],), True
-    seen = preprocess.input(given)
-    parts = seen if isinstance(seen, tuple) else (seen,)
+    parts = preprocess.arrays(given)
     if any(part is None for part in parts):
         cure = "Put a sound of the same name beside it; exits that only see run without one in the run itself."
-        named = "this picture" if isinstance(given, bytes) else given
+        named = given if isinstance(given, str | Path) else "this picture"
         raise DataError(f"{named} has no sound, which an engine needs.", cure)
-    return tuple(part.numpy() for part in parts), True
+    return parts, True

@@ -4,9 +4,9 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from supple import files
+from supple.data.preprocessing import saved_preprocess
 from supple.errors import CheckpointError, RecipeError, SaveError, SuppleError
 from supple.ladder import Ladder
 from supple.machine import has_bf16, machine
@@ -16,6 +16,7 @@ from supple.runtime.clock import REST_S, interleave
 from supple.runtime.engine import ENGINES, MOST_LOST, PRECISIONS, available, must_have_bf16, open_engine, precision_here
 from supple.runtime.inputs import zeros
 from supple.runtime.predictor import Predictor
+from supple.tasks import get_task
 from supple.text import did_you_mean, say
 
 EXPORTS, CHOSEN = "export", "engine.json"
@@ -240,27 +241,12 @@ def of_bundle(bundle: Bundle, engine: str, threads: int) -> Predictor:
         stages=bundle.chain,
         roles=bundle.roles,
         classes=bundle.classes,
-        preprocess=_preprocess(bundle),
+        preprocess=None if bundle.preprocess is None else saved_preprocess(bundle.task, bundle.preprocess),
         ladder=bundle.ladder.where(engine=engine, precision=precision).on(machine()),
         shape=bundle.input_shape,
         task=bundle.task,
         rule=Rule.from_json(bundle.policy),
     )
-
-
-def _preprocess(bundle: Bundle) -> Any:
-    """Of images and their classes without torch."""
-    if bundle.preprocess is None:
-        return None
-    if bundle.task == "classes":
-        from supple.data.prepare import Preprocess
-
-        return Preprocess.from_json(bundle.preprocess)
-    from supple.data.sets import PREPARE
-
-    if bundle.task not in PREPARE:
-        raise CheckpointError(f"{bundle.folder} answers an unknown task, {bundle.task}.", "Update supple.")
-    return PREPARE[bundle.task].from_json(bundle.preprocess)
 
 
 def of_run(run: Path, threads: int, precision: str = "fp32") -> Predictor:
@@ -270,8 +256,9 @@ def of_run(run: Path, threads: int, precision: str = "fp32") -> Predictor:
     from supple.runtime.torch_engine import answering, is_chain
 
     model = load(run)
-    if model.task == "boxes":
-        raise RecipeError(f"{run} finds objects: no engine runs it by stages.", "Use supple predict, or supple.load.")
+    if not get_task(model.task).exportable:
+        cause = f"{run} answers {model.task}: no engine gives a fixed number of outputs for that."
+        raise RecipeError(cause, "Use supple predict without --engine, or supple.load.")
     policy = load_policy(run, model)
     chain = answering(model)
     assert model.input_shape is not None

@@ -19,12 +19,13 @@ import numpy as np
 from supple.errors import DataError, LateError, PointError
 from supple.ladder import Ladder
 from supple.point import FULL, Point
-from supple.runtime.answers import Prediction, Rule, told
+from supple.runtime.answers import Prediction, Rule, predictions
 from supple.runtime.engine import Array, Engine, State
 from supple.runtime.inputs import taken, zeros
 from supple.runtime.pace import Pace
 from supple.runtime.skipping import follow
 from supple.runtime.walk import walk
+from supple.tasks import get_task
 
 WARM, MEASURED = 3, 20  # calls of every step before it is trusted
 AROUND_MS = 0.1  # of a deadline is kept for what happens around the steps
@@ -48,7 +49,7 @@ class Predictor:
         rule: Rule | None = None,  # when to stop, as `supple calibrate` has found
     ) -> None:
         self.engine, self.points, self.classes, self.ladder = engine, tuple(points), classes, ladder
-        self.preprocess, self.rule, self.shape, self.task = preprocess, rule, shape, task
+        self.preprocess, self.rule, self.shape, self.task = preprocess, rule, shape, get_task(task)
         self.stages, self.roles = tuple(stages), tuple(roles)
         self.pace, self._measured = Pace(), False
         self._names = [str(point) for point in self.points]
@@ -72,7 +73,8 @@ class Predictor:
 
         given: a path, the bytes of a file, a picture as uint8 (height, width, 3), or inputs ready for the network,
         float32 with the batch first (a tuple of them where the network takes several). `confident` stops each sample
-        when the calibrated rule says so, `min_confidence` when it is this sure. With `cancel`, an event that is set
+        when the calibrated rule says so, `min_confidence` when it is this sure (or, where a task lists what it finds,
+        lists what scores this much). With `cancel`, an event that is set
         stops the run between stages: the latest finished exit answers. A deadline that nothing meets is answered by
         the cheapest point, marked late; `strict` raises LateError instead.
         """
@@ -84,8 +86,11 @@ class Predictor:
             raise PointError(f"more than one of {named} is given.", "Give one.")
         if cancel is not None and not isinstance(cancel, threading.Event):
             raise PointError(f"cancel is {cancel!r:.80}.", "Give a threading.Event, and set it to stop the run.")
+        options: dict[str, float] = {}  # of the task
+        if min_confidence is not None and self.task.min_score is not None:
+            options, min_confidence = {"min_score": min_confidence}, None
         rule = self._rule(min_confidence, confident)
-        x, single = taken(given, self.shape, self.task, self.preprocess)
+        x, single = taken(given, self.shape, self.preprocess)
         if deadline_ms is not None and not self._measured:
             self.warm()
         left = None if deadline_ms is None else deadline_ms - AROUND_MS - 1000 * (time.perf_counter() - began)
@@ -110,8 +115,17 @@ class Predictor:
                 raise DataError(f"{where} gave values that are no finite numbers.", cure)
             reached = [(where, row, reason) for row in logits]
         elapsed = 1000 * (time.perf_counter() - began)
-        late = deadline_ms is not None and elapsed > deadline_ms
-        answers = told(self.task, self.classes, reached, elapsed, late, rule)
+        answers = predictions(
+            self.task,
+            self.classes,
+            reached,
+            {} if rule is None else rule.temperatures,
+            options,
+            elapsed_ms=elapsed,
+            in_time=None if deadline_ms is None else elapsed <= deadline_ms,
+            within_budget=None if budget_macs is None else self._macs[reached[0][0]] <= budget_macs,
+            file=str(given) if isinstance(given, str | Path) else None,
+        )
         return answers[0] if single else answers
 
     def predict_many(self, paths: Iterable[str | Path], *, budget_ms: float) -> list[Prediction | DataError]:
@@ -150,8 +164,9 @@ class Predictor:
     def _rule(self, least: float | None, confident: bool) -> Rule | None:
         if not confident and least is None:
             return None
-        if self.task != "classes":
-            raise PointError(f"no exit says how sure it is of {self.task}.", "Give a point, a deadline or a budget.")
+        if not self.task.confidence:
+            cause = f"an answer of the task {self.task.name} does not say how sure it is."
+            raise PointError(cause, "Give a point, a deadline or a budget.")
         if not self.stages:
             raise PointError("there are no exits here to stop at when sure.", "Give a point, a deadline or a budget.")
         if least is not None:
@@ -220,8 +235,8 @@ class Predictor:
     def warm(self, batch: int = 1) -> None:
         """Opens every graph, and times what deadlines need for this size of a batch, so that no call has to."""
         x = zeros(self.shape, batch)
-        if self.preprocess is not None and self.task == "classes":
-            self.preprocess.read(self.preprocess.blank_file())  # the first picture pays for the decoder's set-up
+        if self.preprocess is not None:
+            self.preprocess.arrays(self.preprocess.blank_file())  # the first file pays for the decoder's set-up
         for name in self._names:
             calls = 1 if self.stages else WARM + MEASURED
             times = [_clocked(self.run_point, name, x)[0] for _ in range(calls)]

@@ -1,24 +1,52 @@
 """Which class: cross-entropy, accuracy, the five most likely classes."""
 
-from torch import Tensor
-from torch.nn import functional as F
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from supple.model import FlexibleModel, Output
-from supple.tasks.task import Task, Told
+import numpy as np
+
+from supple.tasks.task import Answer, Array, Metric, Task
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from supple.model import Output
 
 
-def losses(output: Output, target: Tensor) -> Tensor:
-    return F.cross_entropy(output.logits.float(), target, reduction="none")
+def losses(output: "Output", target: "Tensor") -> "Tensor":
+    from torch.nn.functional import cross_entropy
+
+    return cross_entropy(output.logits.float(), target, reduction="none")
 
 
-def right(output: Output, target: Tensor) -> Tensor:
+def right(output: "Output", target: "Tensor") -> "Tensor":
     return (output.logits.argmax(1) == target).float()
 
 
-def tell(model: FlexibleModel, output: Output) -> Told:
-    best = output.logits.softmax(1)[0].topk(min(5, len(model.classes)))
-    scores = {model.classes[i]: p for i, p in zip(best.indices.tolist(), best.values.tolist())}
-    return Told(next(iter(scores)), scores, {})
+def probabilities(logits: Array) -> Array:
+    """Softmax over the last axis, in float32."""
+    logits = logits.astype(np.float32)
+    powers = np.exp(logits - logits.max(-1, keepdims=True))
+    result: Array = powers / powers.sum(-1, keepdims=True)
+    return result
 
 
-CLASSES = Task("accuracy", True, losses, tell, {"accuracy": right})
+def answer(logits: Array, classes: Sequence[str]) -> list[Answer]:
+    p = probabilities(logits)
+    best = np.argsort(-p, kind="stable")[:, :5]
+    ranked = zip(best.tolist(), np.take_along_axis(p, best, 1).tolist())
+    return [
+        Answer(classes[places[0]], {classes[i]: score for i, score in zip(places, scores)}, {})
+        for places, scores in ranked
+    ]
+
+
+CLASSES = Task(
+    "classes",
+    (Metric("accuracy", "top-1", "%", each=right),),
+    losses,
+    answer,
+    objectives=("distill",),
+    confidence=True,
+    mean_logits=True,
+)
