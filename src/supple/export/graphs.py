@@ -10,7 +10,7 @@ from torch.utils import _pytree
 
 from supple.model import FlexibleModel
 from supple.point import Point
-from supple.runtime.torch_engine import answering, is_chain
+from supple.runtime.torch_engine import answering
 
 
 @dataclass
@@ -20,8 +20,8 @@ class Graph:
     name: str
     module: nn.Module
     inputs: tuple[Tensor, ...]  # of two samples
-    point: Point | None  # whose logits come last
-    role: str = "stage"  # in its chain: stage, or one of runtime/skipping.py
+    point: Point | None = None  # whose logits it gives
+    role: str = "point"  # or body, head: of a stage; stem, gate, block, head: see runtime/skipping.py
 
 
 class FlatPoint(nn.Module):
@@ -35,17 +35,39 @@ class FlatPoint(nn.Module):
         return (self.network(x[0] if len(x) == 1 else x),)
 
 
-class FlatStage(nn.Module):
-    """A stage whose state, however it nests, is given and taken as a row of tensors."""
+class FlatBody(nn.Module):
+    """The body of a stage, whose state, however it nests, is given and taken as a row of tensors."""
 
-    def __init__(self, stage: nn.Module, nesting: Any) -> None:
+    def __init__(self, body: nn.Module, nesting: Any) -> None:
         super().__init__()
-        self.stage, self.nesting = stage, nesting
+        self.body, self.nesting = body, nesting
 
     def forward(self, *state: Tensor) -> tuple[Tensor, ...]:
-        after, logits = self.stage(_pytree.tree_unflatten(list(state), self.nesting))
-        flat = _pytree.tree_leaves(after)
-        return (*flat, logits) if logits is not None else tuple(flat)
+        return tuple(_pytree.tree_leaves(self.body(_pytree.tree_unflatten(list(state), self.nesting))))
+
+
+class FlatHead(nn.Module):
+    """What a stage answers, from the state behind its body; of the last stage, its body too."""
+
+    def __init__(self, head: nn.Module, nesting: Any, body: nn.Module | None = None) -> None:
+        super().__init__()
+        self.head, self.nesting, self.body = head, nesting, body
+
+    def forward(self, *state: Tensor) -> tuple[Tensor]:
+        nested = _pytree.tree_unflatten(list(state), self.nesting)
+        return (self.head(nested if self.body is None else self.body(nested)),)
+
+
+@dataclass
+class Chain:
+    """The graphs of a model's stages, or of its layers, in execution order."""
+
+    stages: list[tuple[Graph | None, Graph | None]]  # body and head of each
+    layers: list[Graph]
+
+    @property
+    def graphs(self) -> list[Graph]:
+        return [graph for stage in self.stages for graph in stage if graph is not None] + self.layers
 
 
 def graphs_of(model: FlexibleModel, points: Sequence[Point], x: Any) -> list[Graph]:
@@ -55,19 +77,29 @@ def graphs_of(model: FlexibleModel, points: Sequence[Point], x: Any) -> list[Gra
 
 
 @torch.no_grad()
-def chain_of(model: FlexibleModel, x: Any, wanted: Sequence[Point]) -> list[Graph]:
+def chain_of(model: FlexibleModel, x: Any, wanted: Sequence[Point]) -> Chain:
     """The graphs of the model's stages up to the last wanted point; none where only one of them answers."""
     stages, points = model.stages(), answering(model)
     while points and points[-1] not in wanted:
         points.pop()
-    if not is_chain(points):
-        return []
-    chain, state = [], x
+    if sum(point is not None for point in points) < 2:
+        return Chain([], [])
+    chain: list[tuple[Graph | None, Graph | None]] = []
+    state = x
     for place, (stage, point) in enumerate(zip(stages, points), 1):
         flat, nesting = _pytree.tree_flatten(state)
-        chain.append(Graph(f"stage-{place}", FlatStage(stage, nesting).eval(), tuple(flat), point))
-        state, _ = stage(state)
-    return chain
+        if place == len(points):
+            last = FlatHead(stage.head, nesting, stage.body).eval()
+            chain.append((None, Graph(f"head-{place}", last, tuple(flat), point, "head")))
+            break
+        body = Graph(f"body-{place}", FlatBody(stage.body, nesting).eval(), tuple(flat), None, "body")
+        state = stage.body(state)
+        flat, nesting = _pytree.tree_flatten(state)
+        head = None
+        if point is not None:
+            head = Graph(f"head-{place}", FlatHead(stage.head, nesting).eval(), tuple(flat), point, "head")
+        chain.append((body, head))
+    return Chain(chain, [])
 
 
 def file_name(point: Point) -> str:
@@ -76,19 +108,25 @@ def file_name(point: Point) -> str:
 
 
 @torch.no_grad()
-def given_to(chain: Sequence[Graph], x: Any) -> list[tuple[Tensor, ...]]:
+def given_to(chain: Chain, x: Any) -> list[tuple[Tensor, ...]]:
     """What each graph of a chain is given for these inputs when all of it runs."""
-    state, scores, given = tuple(_pytree.tree_leaves(x)), (), []
-    for graph in chain:
-        inputs = (*state, *scores) if graph.role == "gate" else state
-        given.append(inputs)
-        outputs = graph.module(*inputs)
+    given: list[tuple[Tensor, ...]] = []
+    state, scores = tuple(_pytree.tree_leaves(x)), ()
+    for body, head in chain.stages:
+        if body is not None:
+            given.append(state)
+            state = body.module(*state)
+        if head is not None:
+            given.append(state)
+    for graph in chain.layers:
+        given.append((*state, *scores) if graph.role == "gate" else state)
+        outputs = graph.module(*given[-1])
         if graph.role == "gate":
             scores = outputs
         elif graph.role == "stem":
             state, scores = outputs[:1], outputs[1:]
         else:
-            state = outputs if graph.point is None else outputs[:-1]
+            state = outputs
     return given
 
 

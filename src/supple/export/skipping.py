@@ -62,13 +62,13 @@ def skip_graphs(model: FlexibleModel, x: Tensor) -> list[Graph]:
     trunk, gates = model.trunk, model.gates
     stem = Stem(model.backbone)
     state, scores = stem(x)
-    graphs = [Graph("stem", stem, (x,), None, "stem")]
+    graphs = [Graph("stem", stem, (x,), role="stem")]
     for layer, block in enumerate(trunk.blocks):
         if layer in gates.gated:
             gate = Gate(gates, layer)
-            graphs.append(Graph(f"gate-{layer + 1}", gate, (state, scores), None, "gate"))
+            graphs.append(Graph(f"gate-{layer + 1}", gate, (state, scores), role="gate"))
             (scores,) = gate(state, scores)
-        graphs.append(Graph(f"block-{layer + 1}", Block(block), (state,), None, "block"))
+        graphs.append(Graph(f"block-{layer + 1}", Block(block), (state,), role="block"))
         state = block(state)
     graphs.append(Graph("head", Head(model.backbone), (state,), FULL, "head"))
     for graph in graphs:

@@ -17,7 +17,7 @@ from supple.evaluate import Dataset, evaluate
 from supple.export.archives import Archives
 from supple.export.check import largest_difference, lost_of, scores
 from supple.export.convert import convert
-from supple.export.graphs import Graph, chain_of, given_to, graphs_of, has_attention, one_by_one
+from supple.export.graphs import Chain, Graph, chain_of, given_to, graphs_of, has_attention, one_by_one
 from supple.export.quantize import quantize
 from supple.export.skipping import skip_graphs
 from supple.ladder import Ladder
@@ -25,7 +25,7 @@ from supple.machine import machine
 from supple.model import FlexibleModel, select
 from supple.point import Point
 from supple.runtime.bundle import FORMAT, KINDS, LADDER, MANIFEST, Bundle, Check, open_bundle
-from supple.runtime.engine import MOST_LOST, Engine, available, open_engine
+from supple.runtime.engine import MAX_DROP, Engine, available, open_engine
 from supple.tasks import get_task
 
 CHECKED_ON, CALIBRATED_ON = 8, 128  # held-out and training images
@@ -38,7 +38,7 @@ class Wanted:
     to: str = "onnx"
     precision: str = "fp32"
     points: tuple[Point, ...] = ()  # none: all
-    most_lost: float = MOST_LOST  # int8, bf16: a point that loses more of its score on held-out images is left out
+    max_drop: float = MAX_DROP  # int8, bf16: a point that loses more of its score on held-out images is left out
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,15 @@ def export(
     x = data.val.batch(torch.arange(min(CHECKED_ON, len(data.val))))[0]
     graphs, chain = all_graphs(model, wanted.points, x)
     made = {}
-    for graph, inputs in zip((*graphs, *chain), _seen(graphs, chain, wanted, data)):
+    for graph, inputs in zip((*graphs, *chain.graphs), _seen(graphs, chain, wanted, data)):
         made[graph.name] = _made(graph, wanted, inputs)
         if watch is not None:
             watch(1)
+
+    def file(graph: Graph | None) -> str | None:
+        """Of the files of a graph, the one that is opened."""
+        return None if graph is None else next(name for name in made[graph.name] if name.endswith(KINDS[wanted.to]))
+
     manifest = {
         "format": FORMAT,
         "kind": "export",
@@ -76,13 +81,15 @@ def export(
         "classes": list(model.classes),
         "input_shape": model.input_shape,
         "preprocess": model.preprocess.to_json() if model.preprocess is not None else None,
-        "points": {str(graph.point): {"file": _opened(made[graph.name], wanted.to)} for graph in graphs},
+        "points": {str(graph.point): file(graph) for graph in graphs},
         "stages": [
-            {"file": _opened(made[g.name], wanted.to), "point": g.point and str(g.point), "role": g.role} for g in chain
+            {"body": file(body), "head": file(head), "point": None if head is None else str(head.point)}
+            for body, head in chain.stages
         ],
+        "layers": [{"role": graph.role, "file": file(graph)} for graph in chain.layers],
         "policy": policy_of(model),
         "asked": [str(point) for point in wanted.points],
-        "most_lost": wanted.most_lost,
+        "max_drop": wanted.max_drop,
         "checks": [],
         "versions": checkpoint.versions(),
     }
@@ -92,20 +99,21 @@ def export(
     return manifest
 
 
-def all_graphs(model: FlexibleModel, points: Sequence[Point], x: Any) -> tuple[list[Graph], list[Graph]]:
+def all_graphs(model: FlexibleModel, points: Sequence[Point], x: Any) -> tuple[list[Graph], Chain]:
     """The graphs of points, and those of the chain if the model has one."""
     if not get_task(model.task).exportable:
         cause = f"graphs cannot answer the task {model.task}: how many outputs there are depends on the sample."
         raise RecipeError(cause, "Use the run itself: supple predict RUN FILES.")
     two = select(x, torch.arange(2) % len(_pytree.tree_leaves(x)[0]))
     wanted = model.order(points or (*model.points, *model.settled))
-    return graphs_of(model, wanted, two), skip_graphs(model, two) or chain_of(model, two, wanted)
+    layers = skip_graphs(model, two)
+    return graphs_of(model, wanted, two), Chain([], layers) if layers else chain_of(model, two, wanted)
 
 
-def _seen(graphs: list[Graph], chain: list[Graph], wanted: Wanted, data: Held) -> list[tuple[Tensor, ...]]:
+def _seen(graphs: list[Graph], chain: Chain, wanted: Wanted, data: Held) -> list[tuple[Tensor, ...]]:
     """What each graph is calibrated with."""
     if wanted.precision != "int8":
-        return [()] * (len(graphs) + len(chain))
+        return [()] * (len(graphs) + len(chain.graphs))
     x = data.train.batch(torch.arange(min(CALIBRATED_ON, len(data.train))))[0]
     return [tuple(_pytree.tree_leaves(x))] * len(graphs) + given_to(chain, x)
 
@@ -133,7 +141,7 @@ def _check(model: FlexibleModel, out: Path, manifest: dict[str, Any], wanted: Wa
         checks.append(check)
     _tidy(out, manifest, bundle, checks, wanted)
     files.write(out / LADDER, json.dumps({"checkpoint": manifest["checkpoint"], **ladder.to_json()}, indent=1))
-    _vouch(out, manifest)
+    write_manifest(out, manifest)
 
 
 def pairs(wanted: Wanted) -> list[tuple[str, str]]:
@@ -145,10 +153,10 @@ def pairs(wanted: Wanted) -> list[tuple[str, str]]:
 
 def _gated(model: FlexibleModel, bundle: Bundle, engine: Engine, wanted: Wanted, data: Held) -> Check:
     """What a precision loses of the score on held-out images, and which points lose too much."""
-    before = {score.name: score for score in evaluate(model, data.val, model.order(bundle.answering))}
-    after = scores(model, bundle, engine, data.val)
+    before = {score.name: score for score in evaluate(model, data.val, model.order(map(Point.parse, bundle.graphs.answering())))}
+    after = scores(model, bundle.graphs, engine, data.val)
     lost = {what: lost_of(before[what.partition(", ")[0]], score) for what, score in after.items()}
-    names = tuple(what for what, share in lost.items() if share > wanted.most_lost)
+    names = tuple(what for what, share in lost.items() if share > wanted.max_drop)
     return Check(engine.name, engine.precision, machine(), None, lost, names)
 
 
@@ -156,8 +164,8 @@ def _rows(ladder: Ladder, model: FlexibleModel, bundle: Bundle, check: Check, en
     """fp32: scores as the run has them. int8 and bf16: scored on test images, for this machine's instruction set."""
     known = {row.point: row for row in (*profile(model), *model.ladder.where(engine="torch", precision="fp32"))}
     measured = check.precision != "fp32"
-    found = scores(model, bundle, engine, data.test) if measured and bundle.graphs else {}
-    for point in bundle.graphs:
+    found = scores(model, bundle.graphs, engine, data.test) if measured and bundle.graphs.points else {}
+    for point in bundle.graphs.points:
         row = known[point]
         facts = {**row.counts(), "metric": row.metric, "score": row.score, "n": row.n, "lost": check.lost.get(point)}
         facts |= {"score": found[point], "n": len(data.test), "metric": get_task(model.task).metric} if measured else {}
@@ -168,16 +176,19 @@ def _rows(ladder: Ladder, model: FlexibleModel, bundle: Bundle, check: Check, en
 
 def _tidy(out: Path, manifest: dict[str, Any], bundle: Bundle, checks: list[Check], wanted: Wanted) -> None:
     """Drops the graphs that no engine is left to run."""
-    left = [bundle.after(check) for check in checks]
-    if not any(one.graphs for one, check in zip(left, checks) if check.precision == wanted.precision):
-        cure = f"Allow more with --most-lost, or leave --{wanted.precision} out."
+    left = [bundle.after(check).graphs for check in checks]
+    if not any(one.points for one, check in zip(left, checks) if check.precision == wanted.precision):
+        cure = f"Allow more with --max-drop, or leave --{wanted.precision} out."
         raise CheckpointError(f"every point loses more in {wanted.precision} than is allowed.", cure)
-    for point in [name for name in manifest["points"] if not any(name in one.graphs for one in left)]:
-        _unlink(out, manifest["points"].pop(point)["file"])
-    kept = max(len(one.stages) for one in left)
-    for stage in manifest["stages"][kept:]:
-        _unlink(out, stage["file"])
-    manifest["stages"] = manifest["stages"][:kept]
+    used = {name for one in left for name in one.names()}
+    for name in set(bundle.graphs.names()) - used:
+        _unlink(out, name)
+    manifest["points"] = {point: name for point, name in manifest["points"].items() if name in used}
+    manifest["stages"] = manifest["stages"][: max(len(one.stages) for one in left)]
+    for stage in manifest["stages"]:
+        if stage["head"] not in used:
+            stage["head"] = stage["point"] = None
+    manifest["layers"] = manifest["layers"] if any(one.layers for one in left) else []
     manifest["checks"] = [asdict(check) for check in checks]
 
 
@@ -189,22 +200,17 @@ def _unlink(out: Path, name: str) -> None:
 def _write(out: Path, manifest: dict[str, Any], contents: dict[str, bytes]) -> None:
     for name, content in contents.items():
         files.write(out / name, content)
-    _vouch(out, manifest)
+    write_manifest(out, manifest)
 
 
-def _vouch(out: Path, manifest: dict[str, Any]) -> None:
+def write_manifest(out: Path, manifest: dict[str, Any]) -> None:
     """Writes the manifest with the digests of all graphs that are there."""
     there = sorted(path for path in out.iterdir() if path.name not in (MANIFEST, LADDER) and path.is_file())
     digests = {path.name: files.sha256(path) for path in there}
     files.write(out / MANIFEST, json.dumps({**manifest, "files": digests}, indent=1))
 
 
-def _opened(parts: dict[str, bytes], to: str) -> str:
-    """Of the files of one graph, the one that is opened."""
-    return next(name for name in parts if name.endswith(KINDS[to]))
-
-
-def renew(folder: Path, policy: Any) -> None:
+def replace_policy(folder: Path, policy: Any) -> None:
     """Other thresholds for graphs that stay as they are."""
     manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     files.write(folder / MANIFEST, json.dumps({**manifest, "policy": policy}, indent=1))

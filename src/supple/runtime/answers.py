@@ -1,6 +1,5 @@
-"""The answer for a sample, how sure it is, and the rule that stops on it; on numpy arrays, without torch."""
+"""The answer for a sample, as every path gives it. Without torch."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -9,7 +8,7 @@ import numpy as np
 
 from supple.runtime.engine import Array
 from supple.tasks import Task
-from supple.tasks.classes import probabilities
+from supple.runtime.walk import Reached
 
 
 @dataclass(frozen=True)
@@ -26,6 +25,7 @@ class Prediction:
     details: dict[str, Any] = field(default_factory=dict)  # what else the task says: a count, objects
     file: str | None = None  # where it is known
     logits: Array = field(repr=False, compare=False, default_factory=lambda: np.zeros(0))
+    aux: dict[str, Any] = field(repr=False, compare=False, default_factory=dict)  # what drawing needs beside them
 
     @property
     def late(self) -> bool:
@@ -38,7 +38,7 @@ class Prediction:
 
     def to_json(self) -> dict[str, Any]:
         """The details stand beside the other keys."""
-        facts = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in ("logits", "details")}
+        facts = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in ("logits", "aux", "details")}
         scores = [{"label": label, "score": score} for label, score in self.scores.items()]
         return {**facts, "scores": scores, **self.details}
 
@@ -47,43 +47,6 @@ class Prediction:
         if self.within_budget is False:
             return "nothing fits; used the cheapest"
         return f"{self.reason}, late" if self.late else self.reason
-
-
-@dataclass(frozen=True)
-class Rule:
-    """When a sample stops: at the first of these points that is sure enough. The last one answers what is left."""
-
-    thresholds: dict[str, float]  # by point, in execution order; of the last, 0
-    temperatures: dict[str, float]
-    measure: str = "max_probability"
-    budgeted: bool = True  # whether it ends where it does because of a budget
-
-    def sure(self, point: str, logits: Array) -> Array:
-        """Which samples stop at a point; at one that is not named, nobody does."""
-        if point not in self.thresholds:
-            return np.zeros(len(logits), bool)
-        sure: Array = confidence(logits, self.measure, self.temperatures[point]) >= self.thresholds[point]
-        return sure
-
-    def last(self, point: str) -> bool:
-        return point == list(self.thresholds)[-1]
-
-    @classmethod
-    def above(cls, least: float, points: Sequence[str]) -> "Rule":
-        """One threshold on the largest probability: nothing is calibrated."""
-        return cls({**dict.fromkeys(points[:-1], least), points[-1]: 0.0}, dict.fromkeys(points, 1.0), budgeted=False)
-
-    @classmethod
-    def from_json(cls, policy: dict[str, Any] | None) -> "Rule | None":
-        """What `Confident.to_json` writes, already checked when it was loaded."""
-        if policy is None:
-            return None
-        thresholds = [math.inf if value is None else float(value) for value in policy["thresholds"]]
-        points = policy["points"]
-        return cls(dict(zip(points, [*thresholds, 0.0])), dict(zip(points, policy["temperatures"])), policy["measure"])
-
-
-Reached = tuple[str, Array, str]  # of a sample: the point that answered, its logits, and why it was that one
 
 
 def predictions(
@@ -105,20 +68,3 @@ def predictions(
             _, own, reason = reached[row]
             made[row] = Prediction(label, scores, point, reason, details=details, logits=own, **facts)
     return [made[row] for row in range(len(reached))]
-
-
-def confidence(logits: Array, measure: str = "max_probability", temperature: float = 1.0) -> Array:
-    """One number in 0..1 for each sample; the same as `supple.confidence` gives for tensors."""
-    p = probabilities(logits / temperature)
-    if p.shape[-1] == 1:
-        sure = p[..., 0]
-    elif measure == "margin":
-        first = np.sort(p, -1)[..., -2:]
-        sure = first[..., 1] - first[..., 0]
-    elif measure == "entropy":
-        with np.errstate(divide="ignore", invalid="ignore"):
-            sure = 1 + np.where(p > 0, p * np.log(p), 0).sum(-1) / math.log(p.shape[-1])
-    else:
-        sure = p.max(-1)
-    result: Array = np.clip(np.nan_to_num(sure, nan=0.0), 0, 1)
-    return result

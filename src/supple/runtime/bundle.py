@@ -13,21 +13,13 @@ from supple.files import sha256
 from supple.ladder import Ladder
 from supple.machine import machine, same_instructions
 from supple.point import Point
-from supple.runtime.answers import Rule
+from supple.policy.policy import Policy
+from supple.runtime.engine import Graphs, Layer, Stage
 
-FORMAT = 2
+FORMAT = 3
 MANIFEST, LADDER = "manifest.json", "ladder.json"
 KINDS = {"onnx": ".onnx", "openvino": ".xml", "torch-export": ".pt2"}  # what a folder is exported to: its graphs
 CHAIN, LAYERS = ", chain", ", layer by layer"  # behind a point: what else answers at it
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One graph of a chain: takes the state, gives the next one and, where a point answers here, its logits last."""
-
-    file: str
-    point: str | None
-    role: str = "stage"  # or stem, gate, block, head: see skipping.py
 
 
 @dataclass(frozen=True)
@@ -56,37 +48,16 @@ class Bundle:
     kind: str  # a key of KINDS
     precision: str  # fp32, bf16 (whose graphs are those of fp32) or int8
     checkpoint: str  # sha256 of the weights that it was made from
-    graphs: dict[str, str]  # point -> file
-    stages: tuple[Stage, ...]  # empty: the model has no chain
+    graphs: Graphs  # by their files
     task: str
     classes: tuple[str, ...]
     input_shape: tuple[Any, ...]
     preprocess: dict[str, Any] | None
-    policy: dict[str, Any] | None
+    policy: Policy | None
     checks: tuple[Check, ...]  # one for each engine and precision that the folder may be run with
     asked: tuple[str, ...]  # the points that were asked for; empty: all
-    most_lost: float  # int8, bf16: what a point might lose
+    max_drop: float  # int8, bf16: what a point might lose
     ladder: Ladder = field(default_factory=Ladder, compare=False)
-
-    @property
-    def points(self) -> tuple[Point, ...]:
-        return tuple(Point.parse(text) for text in self.graphs)
-
-    @property
-    def answering(self) -> tuple[Point, ...]:
-        """The points, and those that answer on the way along the chain."""
-        return tuple(map(Point.parse, dict.fromkeys((*self.graphs, *filter(None, self.chain)))))
-
-    @property
-    def chain(self) -> tuple[str | None, ...]:
-        """Which point each stage answers, of a model with exits; else empty."""
-        return () if self.roles else tuple(stage.point for stage in self.stages)
-
-    @property
-    def roles(self) -> tuple[str, ...]:
-        """Of the graphs of a model whose samples skip layers; else empty."""
-        skips = any(stage.role == "gate" for stage in self.stages)
-        return tuple(stage.role for stage in self.stages) if skips else ()
 
     def path(self, file: str) -> Path:
         return self.folder / file
@@ -97,12 +68,10 @@ class Bundle:
 
     def after(self, check: Check) -> "Bundle":
         """The folder without what lost too much on an engine; along a chain, such stages run on and do not answer."""
-        graphs = {point: file for point, file in self.graphs.items() if point not in check.left_out}
-        stages = [replace(s, point=None) if f"{s.point}{CHAIN}" in check.left_out else s for s in self.stages]
-        kept = 0 if any(name.endswith(LAYERS) for name in check.left_out) else len(stages)
-        while kept and stages[kept - 1].point is None and stages[kept - 1].role == "stage":
-            kept -= 1  # nobody answers behind the last one that does
-        return replace(self, graphs=graphs, stages=tuple(stages[:kept]))
+        left = check.left_out
+        heads = {name.removesuffix(CHAIN) for name in left if name.endswith(CHAIN)}
+        layers = any(name.endswith(LAYERS) for name in left)
+        return replace(self, graphs=self.graphs.leave_out(set(left), heads, layers))
 
 
 def is_bundle(folder: str | Path) -> bool:
@@ -125,7 +94,7 @@ def open_bundle(folder: str | Path) -> Bundle:
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{folder / MANIFEST} cannot be read: {error}.", cure) from None
     if not isinstance(manifest, dict) or manifest.get("kind") != "export":
-        raise CheckpointError(f"{folder} is no exported folder.", "Give one that supple export wrote.")
+        raise CheckpointError(f"{folder} is not an exported folder.", "Give one that supple export wrote.")
     if manifest.get("format") != FORMAT:
         said = f"{folder / MANIFEST} has format {manifest.get('format')!r}; this supple reads format {FORMAT}."
         raise CheckpointError(said, "Another version wrote it: update supple, or export again.")
@@ -145,39 +114,38 @@ def open_bundle(folder: str | Path) -> Bundle:
 
 
 def _read(folder: Path, manifest: dict[str, Any]) -> Bundle:
-    files = manifest["files"]
-    graphs = {str(point): str(fact["file"]) for point, fact in manifest["points"].items()}
-    stages = tuple(Stage(str(s["file"]), s["point"], s.get("role", "stage")) for s in manifest["stages"])
-    for name in (*graphs.values(), *(stage.file for stage in stages)):
-        if name not in files or Path(name).name != name:
+    graphs = Graphs(
+        {str(Point.parse(point)): str(file) for point, file in manifest["points"].items()},
+        tuple(Stage(stage["body"], stage["head"], stage["point"]) for stage in manifest["stages"]),
+        tuple(Layer(str(layer["role"]), str(layer["file"])) for layer in manifest["layers"]),
+    )
+    for name in graphs.names():
+        if name not in manifest["files"] or Path(name).name != name:
             raise ValueError(f"nothing vouches for {name}")
-    if manifest["to"] not in KINDS or not graphs:
+    if manifest["to"] not in KINDS or not graphs.points:
         raise ValueError("no graphs")
-    if stages and stages[-1].point is None and stages[-1].role == "stage":
+    if graphs.stages and graphs.stages[-1].head is None:
         raise ValueError("the last stage answers nothing")
     if not isinstance(manifest["task"], str) or not manifest["input_shape"]:
         raise ValueError(f"task {manifest['task']!r}, input_shape {manifest['input_shape']!r}")
-    Rule.from_json(manifest["policy"])
-    for point in (*graphs, *(stage.point for stage in stages if stage.point is not None)):
+    for point in graphs.answering():
         Point.parse(point)
-    bundle = Bundle(
+    return Bundle(
         folder,
         manifest["to"],
         manifest["precision"],
         manifest["checkpoint"],
         graphs,
-        stages,
         manifest["task"],
         tuple(manifest["classes"]),
         _tuples(manifest["input_shape"]),
         manifest["preprocess"],
-        manifest["policy"],
+        None if manifest["policy"] is None else Policy.from_json(manifest["policy"]),
         tuple(map(_check, manifest["checks"])),
         tuple(manifest["asked"]),
-        float(manifest["most_lost"]),
+        float(manifest["max_drop"]),
         read_ladder(folder, manifest),
     )
-    return bundle
 
 
 def _check(given: dict[str, Any]) -> Check:

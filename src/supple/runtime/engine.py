@@ -1,6 +1,6 @@
-"""Engines by name. One runs the graphs of an exported folder, or a run itself, on numpy arrays."""
+"""Engines by name. One runs graphs, of an exported folder or of a run itself, on arrays with the batch first."""
 
-from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Protocol
@@ -12,7 +12,51 @@ from supple.machine import has_bf16
 from supple.text import did_you_mean
 
 Array = np.ndarray[Any, Any]
-State = tuple[Any, ...]  # arrays; between the stages of a chain, whatever the engine indexes by samples in their place
+State = tuple[Any, ...]  # arrays; between two graphs, whatever the engine indexes by samples in their place
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A piece of a chain: `body` carries the state on, `head` reads the logits of a point from it."""
+
+    body: str | None  # a graph state -> state; None: the head reads the state before it
+    head: str | None  # a graph state -> logits; None: nobody answers here
+    point: str | None
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A graph of a model whose samples skip layers: see skipping.py."""
+
+    role: str  # stem, gate, block or head
+    graph: str
+
+
+@dataclass(frozen=True)
+class Graphs:
+    """The graphs of a model, by the names that its engine knows them by."""
+
+    points: dict[str, str]  # each point as a graph of its own
+    stages: tuple[Stage, ...] = ()  # of a model with exits: run one after the other until an answer is good enough
+    layers: tuple[Layer, ...] = ()  # of a model whose samples skip layers
+
+    def names(self) -> list[str]:
+        """All graphs, each once."""
+        chain = [graph for stage in self.stages for graph in (stage.body, stage.head) if graph is not None]
+        return list(dict.fromkeys((*self.points.values(), *chain, *(layer.graph for layer in self.layers))))
+
+    def answering(self) -> list[str]:
+        """The points, and those that answer along the chain."""
+        return list(dict.fromkeys((*self.points, *(stage.point for stage in self.stages if stage.point))))
+
+    def leave_out(self, points: set[str], heads: set[str], layers: bool = False) -> "Graphs":
+        """Without some points, some heads of the chain (their stages run on and do not answer), or the layers."""
+        kept = [replace(s, head=None, point=None) if s.point in heads and s.body else s for s in self.stages]
+        kept = [stage for stage in kept if stage.point not in heads]
+        while kept and kept[-1].point is None:
+            kept.pop()  # nobody answers behind the last one that does
+        points_left = {point: graph for point, graph in self.points.items() if point not in points}
+        return Graphs(points_left, tuple(kept), () if layers else self.layers)
 
 
 class Engine(Protocol):
@@ -20,14 +64,15 @@ class Engine(Protocol):
 
     name: str
     precision: str
+    takes_missing: bool  # whether a part of the input may be None: exits that do not need it answer
 
-    def run_point(self, point: str, x: State) -> Array: ...  # the logits of a point as a graph of its own
-    def run_stage(self, k: int, state: State) -> tuple[State, Array | None]: ...  # stage k of the chain, from 0
+    def run(self, graph: str, inputs: State) -> State: ...  # what a graph gives, in the engine's own kind of array
+    def array(self, value: Any) -> Array: ...  # a result as float32 of numpy
     def close(self) -> None: ...
 
 
 PRECISIONS = ("fp32", "bf16", "int8")
-MOST_LOST = 0.01  # of its score that a point may lose in bf16 or int8, where nothing else is said
+MAX_DROP = 0.01  # of its score that a point may lose in bf16 or int8, where nothing else is said
 
 # Where each engine is, the package that it needs, and the kinds of folders (see bundle.KINDS) that it opens.
 ENGINES: dict[str, tuple[str, str, tuple[str, ...]]] = {
@@ -47,9 +92,9 @@ def place_of(name: str) -> int:
     return int(name.rpartition("_")[2])
 
 
-def parted(outputs: Sequence[Array], answers: bool) -> tuple[State, Array | None]:
-    """What a stage gave: the next state and, where a point answers there, its logits, which come last."""
-    return (tuple(outputs[:-1]), outputs[-1]) if answers else (tuple(outputs), None)
+def take(state: State, rows: Array) -> State:
+    """These samples of a state; None, a part that is not there, stays so."""
+    return tuple(None if part is None else part[rows] for part in state)
 
 
 def available(kind: str) -> list[str]:

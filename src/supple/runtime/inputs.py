@@ -29,8 +29,8 @@ def must_be_finite(part: Array) -> None:
         raise DataError(f"sample {row} of the batch holds values that are not finite.", "Leave it out.")
 
 
-def taken(given: Any, shape: tuple[Any, ...], preprocess: Any) -> tuple[State, bool]:
-    """What the network takes, and whether it is of a single file or picture."""
+def taken(given: Any, shape: tuple[Any, ...], preprocess: Any, partial: bool) -> tuple[State, bool]:
+    """What the network takes, and whether it is of a single file or picture. partial: a part may be missing."""
     if isinstance(given, tuple) or (isinstance(given, np.ndarray) and given.dtype == np.float32):
         parts, expected = given if isinstance(given, tuple) else (given,), parts_of(shape)
         shapes = [part.shape if isinstance(part, np.ndarray) else type(part).__name__ for part in parts]
@@ -49,7 +49,7 @@ def taken(given: Any, shape: tuple[Any, ...], preprocess: Any) -> tuple[State, b
     if preprocess is None:
         raise DataError("nothing says how files become inputs here.", "Give float32 arrays.")
     parts = preprocess.arrays(given)
-    if any(part is None for part in parts):
+    if not partial and any(part is None for part in parts):
         cure = "Put a sound of the same name beside it; exits that only see run without one in the run itself."
         named = given if isinstance(given, str | Path) else "this picture"
         raise DataError(f"{named} has no sound, which an engine needs.", cure)

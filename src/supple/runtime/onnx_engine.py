@@ -5,13 +5,14 @@ import threading
 import onnxruntime
 
 from supple.runtime.bundle import Bundle
-from supple.runtime.engine import Array, State, parted, place_of
+from supple.runtime.engine import Array, State, place_of
 
 Opened = tuple[onnxruntime.InferenceSession, dict[str, int]]  # and which of its inputs each one is
 
 
 class OnnxEngine:
     name = "onnxruntime"
+    takes_missing = False
 
     def __init__(self, bundle: Bundle, threads: int, precision: str) -> None:
         self.bundle, self.precision = bundle, precision
@@ -24,21 +25,15 @@ class OnnxEngine:
         self._sessions: dict[str, Opened] = {}
         self._lock = threading.Lock()
 
-    def run_point(self, point: str, x: State) -> Array:
-        logits: Array = self._run(self.bundle.graphs[point], x)[-1]
-        return logits
+    def run(self, graph: str, inputs: State) -> State:
+        session, places = self._sessions.get(graph) or self._open(graph)
+        return tuple(session.run(None, {name: inputs[place] for name, place in places.items()}))
 
-    def run_stage(self, k: int, state: State) -> tuple[State, Array | None]:
-        stage = self.bundle.stages[k]
-        return parted(self._run(stage.file, state), stage.point is not None)
+    def array(self, value: Array) -> Array:
+        return value
 
     def close(self) -> None:
         self._sessions.clear()
-
-    def _run(self, file: str, inputs: State) -> list[Array]:
-        session, places = self._sessions.get(file) or self._open(file)
-        outputs: list[Array] = session.run(None, {name: inputs[place] for name, place in places.items()})
-        return outputs
 
     def _open(self, file: str) -> Opened:
         with self._lock:

@@ -4,20 +4,23 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from supple import files
 from supple.data.preprocessing import saved_preprocess
 from supple.errors import CheckpointError, RecipeError, SaveError, SuppleError
 from supple.ladder import Ladder
 from supple.machine import has_bf16, machine
-from supple.runtime.answers import Rule
 from supple.runtime.bundle import LADDER, MANIFEST, Bundle, Check, is_bundle, open_bundle
 from supple.runtime.clock import REST_S, interleave
-from supple.runtime.engine import ENGINES, MOST_LOST, PRECISIONS, available, must_have_bf16, open_engine, precision_here
+from supple.runtime.engine import ENGINES, MAX_DROP, PRECISIONS, available, must_have_bf16, open_engine, precision_here
 from supple.runtime.inputs import zeros
 from supple.runtime.predictor import Predictor
 from supple.tasks import get_task
 from supple.text import did_you_mean, say
+
+if TYPE_CHECKING:
+    from supple.model import FlexibleModel
 
 EXPORTS, CHOSEN = "export", "engine.json"
 ROUNDS, SECONDS = 30, 5.0  # that choosing an engine takes at most
@@ -37,22 +40,32 @@ class Choice:
 
 
 def predictor(
-    path: str | Path, engine: str = "auto", threads: int = 2, precision: str | None = None, most_lost: float = MOST_LOST
+    source: "str | Path | FlexibleModel",
+    engine: str = "auto",
+    threads: int = 2,
+    precision: str | None = None,
+    max_drop: float = MAX_DROP,
+    warm: bool = True,
 ) -> Predictor:
-    """A predictor for a run, or for a folder that `supple export` wrote.
+    """A predictor for a run, for a folder that `supple export` wrote, or for a model in hand.
 
     engine: torch, onnxruntime, openvino; `auto` times all there are and takes the fastest, remembers it beside the run
     and says so. precision: fp32, bf16 or int8; None: bf16 and int8 only where they are faster and, with the instruction
-    set of this processor, no point has lost more than `most_lost` of its score. Only what was checked on an engine is
-    run there. Of a run, folders in RUN/export are found, if they were made from its weights.
+    set of this processor, no point has lost more than `max_drop` of its score. Only what was checked on an engine is
+    run there. Of a run, folders in RUN/export are found, if they were made from its weights. warm: open and time
+    everything now, so that no call has to.
     """
-    path = Path(path)
     if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= 256:
         raise RecipeError(f"threads is {threads!r}.", "Give a whole number from 1 to 256.")
     if precision not in (None, *PRECISIONS):
         raise RecipeError(f'precision is "{precision}".', f"Possible: {', '.join(PRECISIONS)}.")
     if precision == "bf16":
-        must_have_bf16(f"{path} in bf16")
+        must_have_bf16(f"{source} in bf16")
+    if not isinstance(source, str | Path):
+        if engine not in ("auto", "torch") or precision == "int8":
+            raise RecipeError("a model in hand runs on torch, in fp32 or bf16.", "Export it first: supple.export.")
+        return _warmed(of_model(source, threads, precision or "fp32"), "the model", warm)
+    path = Path(source)
     if engine != "auto" and engine not in ENGINES:
         raise RecipeError(f'there is no engine "{engine}".', did_you_mean(str(engine), ["auto", *ENGINES]))
     choices = choices_for(path)
@@ -60,7 +73,7 @@ def predictor(
         choices = named(path, choices, engine)
     choices = [c for c in choices if precision in (None, c.precision)]
     if precision is None and not is_bundle(path):
-        choices = [c for c in choices if within(c, most_lost)]
+        choices = [c for c in choices if within(c, max_drop)]
     if not choices:
         wanted = f"{engine}{'' if precision is None else f' in {precision}'}"
         raise RecipeError(f"{path} has nothing for {wanted} that answers at every point.", _cure(precision))
@@ -68,14 +81,18 @@ def predictor(
         choices = [c for c in choices if c.precision == "fp32"] or choices
     chosen = choices[0] if len(choices) == 1 else fastest(path, choices, threads)
     remark(chosen)
-    made = opened(path, chosen, threads)
-    try:
-        made.warm()
-    except SuppleError:
-        raise
-    except Exception as error:  # whatever a runtime says of graphs that are not what the manifest tells
-        cause = f"{path} does not run on {chosen}: {' '.join(str(error).split())[:200]}"
-        raise CheckpointError(cause, "Export the run again.") from error
+    return _warmed(opened(path, chosen, threads), f"{path} on {chosen}", warm)
+
+
+def _warmed(made: Predictor, what: str, warm: bool) -> Predictor:
+    if warm:
+        try:
+            made.warm()
+        except SuppleError:
+            raise
+        except Exception as error:  # whatever a runtime says of graphs that are not what the manifest tells
+            cause = f"{what} does not run: {' '.join(str(error).split())[:200]}"
+            raise CheckpointError(cause, "Export the run again.") from error
     return made
 
 
@@ -105,7 +122,7 @@ def checked(bundle: Bundle) -> list[Choice]:
     precision = precision_here(bundle.precision)
     seen = {name: bundle.check(name, precision) for name in available(bundle.kind)}
     return [
-        Choice(name, bundle, precision, check) for name, check in seen.items() if check and bundle.after(check).graphs
+        Choice(name, bundle, precision, check) for name, check in seen.items() if check and bundle.after(check).graphs.points
     ]
 
 
@@ -147,12 +164,12 @@ def _weights(run: Path) -> str | None:
     return str(digest)
 
 
-def within(choice: Choice, most_lost: float) -> bool:
+def within(choice: Choice, max_drop: float) -> bool:
     """Whether every point of the run is there and has, with this instruction set, lost no more than allowed."""
     if choice.check is None:
         return True
     whole = not (choice.source and choice.source.asked) and not choice.check.left_out
-    return whole and choice.check.holds_here() and max(choice.check.lost.values(), default=0.0) <= most_lost
+    return whole and choice.check.holds_here() and max(choice.check.lost.values(), default=0.0) <= max_drop
 
 
 def remark(choice: Choice) -> None:
@@ -219,7 +236,9 @@ def fastest(path: Path, choices: list[Choice], threads: int) -> Choice:
 
 def opened(path: Path, choice: Choice, threads: int) -> Predictor:
     if choice.source is None:
-        return of_run(path, threads, choice.precision)
+        from supple.checkpoint import load
+
+        return of_model(load(path), threads, choice.precision)
     return of_bundle(choice.source, choice.engine, threads)
 
 
@@ -237,42 +256,31 @@ def of_bundle(bundle: Bundle, engine: str, threads: int) -> Predictor:
     bundle = bundle.after(check)
     return Predictor(
         open_engine(engine, bundle, threads, precision),
-        points=bundle.points,
-        stages=bundle.chain,
-        roles=bundle.roles,
+        bundle.graphs,
+        task=get_task(bundle.task),
         classes=bundle.classes,
         preprocess=None if bundle.preprocess is None else saved_preprocess(bundle.task, bundle.preprocess),
         ladder=bundle.ladder.where(engine=engine, precision=precision).on(machine()),
         shape=bundle.input_shape,
-        task=bundle.task,
-        rule=Rule.from_json(bundle.policy),
+        policy=bundle.policy,
     )
 
 
-def of_run(run: Path, threads: int, precision: str = "fp32") -> Predictor:
+def of_model(model: "FlexibleModel", threads: int, precision: str = "fp32") -> Predictor:
     """PyTorch itself."""
-    from supple.checkpoint import load, load_policy
     from supple.cost import profile
-    from supple.runtime.torch_engine import answering, is_chain
 
-    model = load(run)
-    if not get_task(model.task).exportable:
-        cause = f"{run} answers {model.task}: no engine gives a fixed number of outputs for that."
-        raise RecipeError(cause, "Use supple predict without --engine, or supple.load.")
-    policy = load_policy(run, model)
-    chain = answering(model)
-    assert model.input_shape is not None
-    measured = model.ladder.where(engine="torch", precision=precision).on(machine())
-    known = {row.point for row in measured}
-    ladder = Ladder([*measured, *(row for row in profile(model) if row.point not in known)])
+    engine = open_engine("torch", model, threads, precision)
+    assert model.input_shape is not None, "a model to predict with knows the shape of its input"
+    own = model.ladder.where(engine="torch", precision=precision).on(machine())
+    known = {row.point for row in own}
     return Predictor(
-        open_engine("torch", model, threads, precision),
-        points=(*model.settled, *model.points),
-        stages=[None if point is None else str(point) for point in chain] if is_chain(chain) else [],
+        engine,
+        engine.graphs,  # type: ignore[attr-defined]
+        task=get_task(model.task),
         classes=model.classes,
         preprocess=model.preprocess,
-        ladder=ladder,
+        ladder=Ladder([*own, *(row for row in profile(model) if row.point not in known)]),
         shape=model.input_shape,
-        task=model.task,
-        rule=None if policy is None else Rule.from_json(policy.to_json()),
+        policy=model.policy,
     )

@@ -14,7 +14,7 @@ import numpy as np
 import openvino
 
 from supple.runtime.bundle import Bundle
-from supple.runtime.engine import Array, State, input_name, parted
+from supple.runtime.engine import Array, State, input_name
 
 SIZES = 4  # of a graph, that are compiled as they are
 HINTS = {"fp32": "f32", "int8": "f32", "bf16": "bf16"}  # of int8 graphs: for the layers that are not quantised
@@ -22,31 +22,21 @@ HINTS = {"fp32": "f32", "int8": "f32", "bf16": "bf16"}  # of int8 graphs: for th
 
 class OpenVinoEngine:
     name = "openvino"
+    takes_missing = False
 
     def __init__(self, bundle: Bundle, threads: int, precision: str) -> None:
         self.bundle, self.precision = bundle, precision
         self._core = openvino.Core()
         self._settings = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": threads}
-        self._gates = {stage.file for stage in bundle.stages if stage.role == "gate"}
+        self._gates = {layer.graph for layer in bundle.graphs.layers if layer.role == "gate"}
         self._compiled: dict[tuple[str, int], Any] = {}
         self._lock = threading.Lock()
         self._mine = threading.local()
 
-    def run_point(self, point: str, x: State) -> Array:
-        return self._run(self.bundle.graphs[point], x)[-1]
-
-    def run_stage(self, k: int, state: State) -> tuple[State, Array | None]:
-        stage = self.bundle.stages[k]
-        return parted(self._run(stage.file, state), stage.point is not None)
-
-    def close(self) -> None:
-        self._compiled.clear()
-        self._mine = threading.local()
-
-    def _run(self, file: str, inputs: State) -> list[Array]:
+    def run(self, graph: str, inputs: State) -> State:
         requests: dict[tuple[str, int], Any] = self._mine.__dict__.setdefault("requests", {})
         batch = len(inputs[0])
-        key = file, batch if (file, batch) in requests else self._size(file, batch)
+        key = graph, batch if (graph, batch) in requests else self._size(graph, batch)
         if key not in requests:
             compiled = self._compile(*key)
             names = {name for entry in compiled.inputs for name in entry.names}
@@ -54,7 +44,14 @@ class OpenVinoEngine:
         request, used = requests[key]
         given = [filled(part, key[1]) for part, use in zip(inputs, used) if use]
         found = request.infer(given, share_inputs=True)
-        return [found[place][:batch] for place in range(len(found))]
+        return tuple(found[place][:batch] for place in range(len(found)))
+
+    def array(self, value: Array) -> Array:
+        return value
+
+    def close(self) -> None:
+        self._compiled.clear()
+        self._mine = threading.local()
 
     def _size(self, file: str, batch: int) -> int:
         """The size that a batch is run at."""

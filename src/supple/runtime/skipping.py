@@ -4,37 +4,34 @@ The stages of such a folder are `stem`, then for each layer a `gate` (where it h
 gate takes the state and the scores so far and gives the scores with its own one behind.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from supple.runtime.engine import Array, Engine, State
+from supple.runtime.engine import Array, Engine, Layer, State
 
 
-def follow(engine: Engine, roles: Sequence[str], x: State, threshold: float | None) -> Array:
+def follow(engine: Engine, layers: tuple[Layer, ...], x: State, threshold: float | None) -> Array:
     """The logits of a batch. Without a threshold all layers run and no gate is asked."""
-    (state, scores), _ = engine.run_stage(0, x)
+    state, scores = engine.run(layers[0].graph, x)
     rows: Array | None = None  # of the samples that run the next layer; None: all
-    for k, role in enumerate(roles[1:-1], 1):
-        if role == "gate" and threshold is not None:
-            (scores,), _ = engine.run_stage(k, (state, scores))
+    for layer in layers[1:-1]:
+        if layer.role == "gate" and threshold is not None:
+            (scores,) = engine.run(layer.graph, (state, scores))
             rows = np.flatnonzero(scores[:, -1] >= threshold)
-        elif role == "block":
-            state = through(engine, k, state, rows)
+        elif layer.role == "block":
+            state = through(engine, layer.graph, state, rows)
             rows = None
-    _, logits = engine.run_stage(len(roles) - 1, (state,))
-    assert logits is not None
-    return logits
+    (logits,) = engine.run(layers[-1].graph, (state,))
+    return engine.array(logits)
 
 
-def through(engine: Engine, k: int, state: Array, rows: Array | None) -> Array:
+def through(engine: Engine, block: str, state: Array, rows: Array | None) -> Array:
     """Those who run leave the others behind and are put back in their places."""
     after: Array
     if rows is None or len(rows) == len(state):
-        (after,), _ = engine.run_stage(k, (state,))
+        (after,) = engine.run(block, (state,))
         return after
     if len(rows):
-        (after,), _ = engine.run_stage(k, (state[rows],))
+        (after,) = engine.run(block, (state[rows],))
         state = state.copy()
         state[rows] = after
     return state

@@ -18,7 +18,7 @@ LARGEST = 0.98  # of the remembered ones: with 0.95, more than 1 % of short dead
 ENOUGH = 8  # calls of a step that was not measured, until it is known
 
 
-class Pace:
+class LatencyEstimator:
     """Estimated milliseconds of named steps. Safe to use from several threads."""
 
     def __init__(self) -> None:
@@ -37,6 +37,10 @@ class Pace:
 
     def knows(self, step: object) -> bool:
         return step in self._usual
+
+    def usual_ms(self, step: object) -> float:
+        """The median of what was measured."""
+        return self._usual[step]
 
     def ms(self, step: object) -> float:
         """What a step is expected to take at most, as things are now."""
