@@ -447,7 +447,7 @@ def test_list_knows_every_name_and_every_recipe_it_lists_can_be_loaded(command):
         "skip": ["gate", "target", "weight", "oracle", "inputs", "dropout", "read", "last_always_on"],
         "prune": ["gamma", "ratio", "ranking", "multiple", "kept"],
         "nested": ["widths", "shapes"],
-        "whole": ["learn"],
+        "static": ["learn"],
     }
     assert {"digits", "cifar10", "cifar100", "folder"} <= set(names["data"])
     objectives, networks = ("none", "ipkd", "ta1", "tam"), ("msdnet", "mobilenet")

@@ -39,7 +39,7 @@ PAIRS = [
     ("exits", "msdnet"),
     ("exits", "audiocsrnet"),
     ("slim", "mobilenet_v1"),
-    ("whole", "resnet_v1"),
+    ("static", "resnet_v1"),
     ("shuffle", "vit"),
     ("dense", "vit_cifar"),
     ("skip", "vit_cifar"),

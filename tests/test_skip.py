@@ -345,7 +345,7 @@ def test_points_and_settled_survive_save_and_load(settled, tmp_path):
 
 @pytest.mark.parametrize("point", [Point(exit=1), Point(layers=(1, 2)), Point(skip=0.5, width=0.5)])
 def test_other_points_are_refused(point):
-    with pytest.raises(PointError, match="thresholds and nothing else") as caught:
+    with pytest.raises(PointError, match="its points differ in skip") as caught:
         skipping().check(point)
     assert "skip=0.5" in caught.value.cure
 

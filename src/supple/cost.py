@@ -91,7 +91,7 @@ def profile(model: FlexibleModel, points: Iterable[Point] | None = None) -> list
                 macs_through=count_macs(lambda through=(*passed, point): model(x, through)),  # type: ignore[misc]
                 params=count_params(model.extract(point).parameters()),
                 branch_params=None if branch is None else count_params(branch.parameters()),
-                extra_params=count_params(model.training_only()),
+                extra_params=count_params(model.auxiliary_parameters()),
             )
         )
     return rows

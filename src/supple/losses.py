@@ -176,7 +176,7 @@ def density_objective(points: Sequence[Point]) -> Objective:
         for output in outputs:
             if output.logits.shape != target.density.shape:
                 cause = f"loss.name is density, but the point {output.point} gives no map of the picture's size."
-                raise RecipeError(cause, "Set backbone.readout=density and method whole, or use loss.name=count.")
+                raise RecipeError(cause, "Set backbone.readout=density and method static, or use loss.name=count.")
         each = [(o.logits.float() - target.density).square().flatten(1).sum(1).mean() / 2 for o in outputs]
         return torch.stack(each).sum()
 

@@ -19,15 +19,12 @@ from supple.ensemble import Accuracy, Watch, answers, hits, orders
 from supple.errors import MergeError
 from supple.evaluate import Dataset, to_device
 from supple.finish import score_and_save
-from supple.methods.shuffle import Shuffle
-from supple.methods.whole import Whole
 from supple.model import FlexibleModel
 from supple.sources import Source
 
 Weights = Mapping[str, Tensor]
 Plan = tuple[int, ...]  # for every layer the run that it comes from
 MEAN = "mean"
-TRAVEL = ("positions", "predictors")  # parts of method shuffle that are one for each layer
 
 
 # --- plans ------------------------------------------------------------------------------------------------------------
@@ -73,24 +70,22 @@ def _example(runs: int, layers: int) -> str:
 
 def layer_weights(model: FlexibleModel) -> dict[str, int]:
     """The layer, counted from 0, of every weight that belongs to one."""
-    blocks = _blocks(model)
-    place = next(name for name, part in model.named_modules() if part is blocks)
-    belongs = re.compile(rf"(?:{'|'.join(map(re.escape, (place, *TRAVEL)))})\.(\d+)\.")
+    belongs = re.compile(rf"(?:{'|'.join(map(re.escape, _layer_lists(model)))})\.(\d+)\.")
     found = {name: belongs.match(name) for name in model.state_dict()}
     return {name: int(match[1]) for name, match in found.items() if match}
 
 
 def count_layers(model: FlexibleModel) -> int:
-    return len(_blocks(model))
+    return len(list(model.get_submodule(_layer_lists(model)[0]).children()))
 
 
-def _blocks(model: FlexibleModel) -> torch.nn.Sequential:
-    backbone = getattr(model, "backbone", None)
-    if not isinstance(model, Shuffle | Whole) or not all(hasattr(backbone, part) for part in ("stem", "blocks")):
-        cause = f"runs of method {type(model).__name__.lower()} with a {type(backbone).__name__} cannot be merged."
-        raise MergeError(cause, "Merge runs of method shuffle, or whole, with the backbone vit or vit_cifar.")
-    blocks: torch.nn.Sequential = backbone.blocks  # type: ignore[union-attr]
-    return blocks
+def _layer_lists(model: FlexibleModel) -> tuple[str, ...]:
+    paths = model.mergeable()
+    if not paths:
+        method, network = type(model).__name__.lower(), type(model.backbone or model).__name__
+        cure = "Merge runs of method shuffle, or static, with the backbone vit or vit_cifar."
+        raise MergeError(f"runs of method {method} with a {network} cannot be merged.", cure)
+    return paths
 
 
 def end_weights(sources: Sequence[Weights], layers: Mapping[str, int], owner: int | None) -> dict[str, Tensor]:

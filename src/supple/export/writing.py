@@ -202,5 +202,5 @@ def renew(folder: Path, policy: Any) -> None:
 
 def policy_of(model: FlexibleModel) -> Any:
     """The thresholds of `supple calibrate` as JSON has them; None if there are none."""
-    policy = getattr(model, "policy", None)
+    policy = model.policy
     return None if policy is None else json.loads(json.dumps(policy.to_json()))

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree
 
 from supple.model import FlexibleModel
-from supple.point import FULL, Point
+from supple.point import Point
 from supple.runtime.engine import Array, State
 
 
@@ -53,13 +53,8 @@ def _nested(x: State) -> Any:
 
 
 def answering(model: FlexibleModel) -> list[Point | None]:
-    """Which point each stage of a model answers; the last one is the full model."""
-    stages = model.stages()
-    heads = [getattr(stage, "head", None) is not None for stage in stages]
-    exits = iter(point for point in model.points if point != FULL)
-    return [
-        FULL if place == len(stages) - 1 else next(exits, None) if there else None for place, there in enumerate(heads)
-    ]
+    """Which point each stage of a model answers, if any."""
+    return [stage.point for stage in model.stages()]
 
 
 def is_chain(answers: list[Point | None]) -> bool:
