@@ -86,7 +86,7 @@ def test_accuracy_and_loss_of_every_point_by_hand_whatever_the_batch(batch_size:
 
 def test_all_points_are_run_together_in_one_pass_that_reads_every_sample_once() -> None:
     model, data, watched = classifier(), Samples(TARGETS), []
-    evaluate(model, data, batch_size=2, watch=watched.append)
+    evaluate(model, data, batch_size=2, on_progress=watched.append)
     assert data.read == [[0, 1], [2, 3], [4]]
     assert watched == [2, 2, 1]
     names = ["exit=1", "layers=1-2", "full"]
@@ -99,7 +99,7 @@ def test_the_model_is_left_in_the_mode_it_was_in_also_after_an_error(training: b
     evaluate(model, Samples(TARGETS))
     assert model.training is training
     with pytest.raises(ZeroDivisionError):
-        evaluate(model, Samples(TARGETS), watch=lambda done: 1 // 0)
+        evaluate(model, Samples(TARGETS), on_progress=lambda done: 1 // 0)
     assert model.training is training
 
 

@@ -429,7 +429,7 @@ SHAPE = (3, 16, 16)
         (Pair(), {"at": ["a"]}, ("Pair", "input")),
         (Two(), {"at": ["a"], "input_shape": (1, 16, 16)}, ("(1, 16, 16)",)),
         (Two(), {"at": ["a"], "input_shape": (3, 16, 16, 2)}, ("(3, 16, 16, 2)",)),
-        (Two(), {"at": ["a"], "branch": nn.Linear(2, 2)}, ("Linear is no branch", "sl_vit")),
+        (Two(), {"at": ["a"], "branch": nn.Linear(2, 2)}, ("Linear is not a valid branch", "sl_vit")),
         (Two(), {"at": ["a", "b"], "branch": {"name": "sl_vit", "patch": 5}}, ("at a:", "does not divide")),
         (Two(), {"at": ["a", "a"]}, ("a is named twice",)),
         (Two(), {"at": "z"}, ('"z"',)),

@@ -46,7 +46,7 @@ def teacher_matrix(rows: Sequence[Sequence[float]], n: int) -> Tensor:
     teachers = torch.tensor(rows, dtype=torch.float32)
     sums = teachers.sum(1)
     if (teachers < 0).any() or teachers.diagonal().any() or not (((sums - 1).abs() < 1e-4) | (sums == 0)).all():
-        raise RecipeError(f"loss.teachers {teachers.tolist()} is no teacher matrix.", cure)
+        raise RecipeError(f"loss.teachers {teachers.tolist()} is not a valid teacher matrix.", cure)
     return teachers
 
 
@@ -57,17 +57,12 @@ def restrict(teachers: Tensor, indices: Sequence[int]) -> Tensor:
     return torch.where(sums > 0, part / sums.clamp_min(1e-12), part)
 
 
-def distillation(student: Tensor, teacher: Tensor, tau: float = 1.0, kind: str = "kl") -> Tensor:
-    """How far a student is from a teacher, eq. (2), mean over the batch; the teacher gets no gradient.
-
-    "kl": tau^2 KL(teacher || student); "ce": tau^2 times the cross-entropy (the same gradient); "reverse_kl": tau^2
-    KL(student || teacher), as eq. (2) is printed.
-    """
-    return tau**2 * _apart(F.log_softmax(student / tau, dim=1), F.log_softmax(teacher / tau, dim=1), kind)
-
-
 def _apart(log_student: Tensor, log_teacher: Tensor, kind: str) -> Tensor:
-    """The divergence of two batches of log-probabilities, mean over the batch; the teacher's are detached."""
+    """How far a student is from a teacher, eq. (2), from log-probabilities: mean over the batch, teachers detached.
+
+    "kl": KL(teacher || student); "ce": the cross-entropy (the same gradient); "reverse_kl": KL(student || teacher), as
+    eq. (2) is printed.
+    """
     log_teacher = log_teacher.detach()
     if kind == "kl":
         each = (log_teacher.exp() * (log_teacher - log_student)).sum(1)
@@ -98,7 +93,8 @@ def distill(
     `smoothing` softens the labels.
 
     Departure: (1) and (2) print the student as the first argument, which would put the logarithm on a one-hot label.
-    We read both with the target first, so (2) is KL(teacher || student). Teachers are detached.
+    We read both with the target first, so (2) is KL(teacher || student). Teachers are detached. As usual, a divergence
+    at the temperature tau counts tau^2 times, so that its gradient does not shrink.
     """
     total = logits[0].new_zeros(())
     matrix = teachers.tolist()

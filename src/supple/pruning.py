@@ -70,7 +70,7 @@ def network_in(model: FlexibleModel) -> nn.Module:
 def must_be_its_network(model: FlexibleModel, x: Any) -> str:
     """Refuses a model that is more than the network it holds; names the points that pruning leaves behind, if any."""
     model, network = model.eval(), folded(network_in(model)).eval()
-    answer = network(x)  # that of a detector is no tensor: no method adds to one, and near ties may fall otherwise
+    answer = network(x)  # that of a detector is not a tensor: no method adds to one, and near ties may fall otherwise
     if isinstance(answer, Tensor) and not torch.allclose(model(x), answer, rtol=1e-3, atol=1e-3):
         raise RecipeError(
             f"method {type(model).__name__.lower()} adds to the network what pruning it alone would lose.",

@@ -86,27 +86,26 @@ def as_stages(network: nn.Module) -> WithStages | None:
 
 
 def cut_names(network: nn.Module) -> Mapping[str, str]:
-    taps = getattr(network, "taps", {})
-    return cast(Mapping[str, str], taps) if isinstance(taps, Mapping) else {}
+    """Further names for places to cut at; most networks have none."""
+    return cast(WithCutNames, network).taps if isinstance(getattr(network, "taps", None), Mapping) else {}
 
 
 def classifier_of(network: nn.Module) -> str | None:
     """The path of the layer that gives the logits, of a network that says so itself or as timm's networks do."""
-    path = getattr(network, "classifier", None)
-    if not isinstance(path, str):
-        path = getattr(network, "pretrained_cfg", {}).get("classifier")
+    if isinstance(getattr(network, "classifier", None), str):
+        return cast(WithClassifier, network).classifier
+    path = getattr(network, "pretrained_cfg", {}).get("classifier")
     return path if isinstance(path, str) else None
 
 
 def own_outputs(network: nn.Module) -> int | None:
-    outputs = getattr(network, "outputs", None)
-    return outputs if isinstance(outputs, int) else None
+    return cast(WithOutputs, network).outputs if isinstance(getattr(network, "outputs", None), int) else None
 
 
 def own_task(make: Any) -> str:
     """The task of a backbone, from its class: "classes" unless it says otherwise."""
-    return str(getattr(make, "task", "classes"))
+    return cast(Detector, make).task if hasattr(make, "task") else "classes"
 
 
 def takes_sound(make: Any) -> bool:
-    return bool(getattr(make, "takes_sound", False))
+    return hasattr(make, "takes_sound") and cast(Listener, make).takes_sound

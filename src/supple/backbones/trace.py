@@ -32,7 +32,7 @@ def check_names(network: nn.Module, at: Sequence[str]) -> None:
                 f'there is no layer "{given}" to cut at.', f"{did_you_mean(path, names)[:300]} See supple list --cuts."
             )
         if call and not (call.isdigit() and int(call) >= 1):
-            raise RecipeError(f'"{given}" is no place to cut: "{call}" is no number of a call.', "Write name#2.")
+            raise RecipeError(f'"{given}" is not a valid cut: "{call}" is not the number of a call.', "Write name#2.")
 
 
 class Traced(fx.Tracer):

@@ -52,10 +52,10 @@ def evaluate(
         raise RecipeError(f"--draws is {draws}.", "Give a number from 0 to 1000.")
     groups = [] if point or not draws else list(model.groups.values())
     result = Ladder(cost.profile(model, points))
-    with counting(len(test) * (1 + len(groups)), "evaluating", quiet=json) as watch:
-        scores = score_points(model, test, points, watch=watch)
+    with counting(len(test) * (1 + len(groups)), "evaluating", quiet=json) as on_progress:
+        scores = score_points(model, test, points, on_progress=on_progress)
         for group in groups:
-            scores.append(evaluate_group(model, test, group, draws, watch=watch))
+            scores.append(evaluate_group(model, test, group, draws, on_progress=on_progress))
             result.update(group.name, macs=cost.mean_macs(model, draw(model, group, draws, 0)))
     for score in scores:
         result.update(score.name, **score.facts())
@@ -80,19 +80,19 @@ def _ensemble(runs: list[Path], changes: list[str] | None, json: bool) -> None:
     from supple.cli.common import accuracies, only_data, splits_for
     from supple.ensemble import score_ensemble
     from supple.progress import counting
-    from supple.sources import must_see_alike, open_sources
+    from supple.sources import must_see_alike, open_merge_inputs
 
     only_data(runs[0], changes)
-    sources = open_sources(map(must_be_run, runs))
-    must_see_alike(sources)
-    models = [source.model for source in sources]
+    merge_inputs = open_merge_inputs(map(must_be_run, runs))
+    must_see_alike(merge_inputs)
+    models = [one.model for one in merge_inputs]
     if models[0].task != "classes":
         raise RecipeError("--ensemble is for classes; these runs tell other things.", "Leave --ensemble out.")
     test = splits_for(runs[0], models[0], changes).test
-    with counting(len(test), "evaluating", quiet=json) as watch:
-        found = score_ensemble(models, test, watch=watch)
+    with counting(len(test), "evaluating", quiet=json) as on_progress:
+        found = score_ensemble(models, test, on_progress=on_progress)
     if json:
-        print_json({"runs": [source.name for source in sources], "points": [each.to_json() for each in found]})
+        print_json({"runs": [one.name for one in merge_inputs], "points": [each.to_json() for each in found]})
         return
     print(accuracies(found))
     print(f"(ensemble of {len(models)} runs; {len(test)} test images)")

@@ -192,7 +192,7 @@ def one_each(branch: Wanted | Sequence[Wanted], count: int) -> list[Wanted]:
         return [branch] * count
     if not isinstance(branch, (tuple, list)):
         cure = "Give a name, or a mapping such as {'name': 'sl_vit', 'heads': 4}; one for all cuts, or a list."
-        raise RecipeError(f"{branch!r} is not a valid branch.", cure)
+        raise RecipeError(f"{type(branch).__name__} is not a valid branch.", cure)
     if len(branch) != count:
         raise RecipeError(f"method.branch names {len(branch)} branches for {count} cuts.", "Give one, or one per cut.")
     return list(branch)

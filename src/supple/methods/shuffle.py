@@ -114,7 +114,7 @@ class Shuffle(FlexibleModel):
         return self._run(x, points, guess=self.variant == "predict")
 
     def forward(self, x: Any, point: Any = FULL) -> Any:
-        """As inherited, but nobody guesses where only logits are asked for: guesses are no part of an answer's cost."""
+        """As inherited, but without guesses where only logits are asked for: they are not part of an answer's cost."""
         if isinstance(point, (Point, str)):
             return next(self._run(x, (point,), guess=False)).logits
         return super().forward(x, point)

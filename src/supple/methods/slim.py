@@ -36,9 +36,9 @@ class Slim(FlexibleModel):
                 f"method slim cannot hold the backbone {type(backbone).__name__}: it is not one chain of layers.",
                 "Use a sequential convolutional backbone, such as mobilenet_v1.",
             )
-        self.widths = widths
+        self.widths = tuple(map(float, widths))  # 1 and 1.0 are one width, with one norm
         self.divisor = divisor
-        self.points = tuple(Point(width=width) for width in widths)
+        self.points = tuple(Point(width=width) for width in self.widths)
         last = len(backbone) - 1
         check_chain(backbone)
         self.layers = nn.ModuleList(self._slim(layer, i == last) for i, layer in enumerate(backbone))
