@@ -25,7 +25,7 @@ from supple.export.convert import to_onnx
 from supple.export.graphs import Graph
 from supple.machine import machine
 from supple.methods import build
-from supple.methods.whole import Whole
+from supple.methods.static import Static
 from supple.model import FlexibleModel
 from supple.point import FULL, Point
 from supple.pruning import Plan, prune
@@ -57,9 +57,9 @@ def goal(value: float, most: float | None) -> str:
 
 def whole(name: str) -> FlexibleModel:
     if name == "mobilenet_v1":
-        model = build({"name": name, "stem": "imagenet"}, {"name": "whole"}, 1000, SHAPE)
+        model = build({"name": name, "stem": "imagenet"}, {"name": "static"}, 1000, SHAPE)
     else:
-        model = Whole(made(name))
+        model = Static(made(name))
     model.input_shape, model.classes = SHAPE, tuple(map(str, range(1000)))
     return model.eval()
 
@@ -189,7 +189,7 @@ def pruned(rounds: int, threads: int) -> None:
         with tempfile.TemporaryDirectory() as folder:
             calls: dict[str, Callable[[], object]] = {}
             for ratio, net in nets.items():
-                model = Whole(net).eval()
+                model = Static(net).eval()
                 model.input_shape, model.classes = SHAPE, tuple(map(str, range(100)))
                 for engine, one in predictors(model, Path(folder, str(ratio)), threads).items():
                     calls[f"{engine} {ratio}"] = lambda one=one, x=x: one.run_point("full", x)

@@ -64,14 +64,14 @@ def measure(branch: str, cuts: Sequence[str], rounds: int) -> dict[str, float]:
     model, data = with_branches(branch, cuts), images(IMAGES)
     branches = model.points[:-1]
     with tempfile.TemporaryDirectory() as folder:
-        compute(model, {"train": data}, Path(folder), quiet=True)
+        compute(model.eval().features, {"train": data}, Path(folder), quiet=True)
         model.train()
         features = open_part(Path(folder), "train", data.labels)
         calls = {
             "deepest": stepper(model, branches[-1:], data),
             "together": stepper(model, branches, data),
             "features": stepper(model, branches, features),
-            "loop": stepper(model, model.enter(0), data),
+            "loop": stepper(model, model.begin_phase(0), data),
         }
         found = {call: times.p50_ms for call, times in interleave(calls, rounds, seconds=1e9).items()}
         return found | {"bytes": sum(file.stat().st_size for file in Path(folder).glob("*.npy")) / len(data)}
@@ -99,7 +99,7 @@ def main() -> None:
         faster = found["together"] / found["features"]
         row(branch, f"{cuts[-1]} alone, ms a step", found["deepest"], "")
         row(branch, f"all {len(cuts)} / {cuts[-1]} alone", together, "at most 1.30", together > 1.305)
-        row(branch, f"all points of `enter(0)` / {cuts[-1]} alone", loop, "at most 1.30", loop > 1.305)
+        row(branch, f"all points of `begin_phase(0)` / {cuts[-1]} alone", loop, "at most 1.30", loop > 1.305)
         what = (
             f"all {len(cuts)}, images/s from features ({size(round(found['bytes']))} an image) over those from images"
         )

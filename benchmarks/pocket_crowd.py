@@ -30,8 +30,8 @@ HOME = Path("runs/pocket/crowd")
 PAIRED = HOME / "paired"  # the pictures, with a sound each
 HEARS = (
     f"data.root={PAIRED}",
-    "backbone.hears=true",
-    "backbone.ears=[8, 16, 32, 64]",
+    "backbone.use_audio=true",
+    "backbone.audio_channels=[8, 16, 32, 64]",
 )
 GAP = 6  # pixels between drawn maps
 EXITS = "method.at=[vision, audio, fusion1]"

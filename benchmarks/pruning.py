@@ -27,7 +27,7 @@ from supple.machine import machine
 from supple.methods import build
 from supple.methods.prune import Prune
 from supple.methods.ranking import keep, magnitudes
-from supple.methods.whole import Whole
+from supple.methods.static import Static
 from supple.pruning import Plan, prune
 from supple.recipe import make_recipe
 from supple.runtime.clock import interleave
@@ -84,7 +84,7 @@ def searching(rounds: int) -> None:
     """A training step with scores against one without."""
     network = made("deit_tiny_patch16_224").train()
     x, y = torch.randn(8, *SHAPE), torch.randint(100, (8,))
-    models = {"plain": Whole(copy.deepcopy(network)), "search": Prune(copy.deepcopy(network))}
+    models = {"plain": Static(copy.deepcopy(network)), "search": Prune(copy.deepcopy(network))}
     steps = {}
     for name, model in models.items():
         model.train()
@@ -112,7 +112,7 @@ def building() -> None:
     )
     model = build(recipe.backbone, recipe.method, 100, SHAPE)
     network, kept = prune(model.eval(), 0.4, Plan(by="magnitude"))
-    backbone, method = {**recipe.backbone, "kept": kept.shape}, {"name": "whole", "learn": "all"}
+    backbone, method = {**recipe.backbone, "kept": kept.shape}, {"name": "static", "learn": "all"}
     small = build(backbone, method, 100, SHAPE)
     small.get_submodule("backbone").load_state_dict(network.state_dict())
     small.classes = tuple(map(str, range(100)))
@@ -180,7 +180,7 @@ def residual(network: nn.Module) -> list[nn.Module]:
 
 def at_macs(network: nn.Module, wanted: int) -> nn.Module:
     """Pruned by magnitude as little as keeps within so many MACs."""
-    model = Whole(copy.deepcopy(network))
+    model = Static(copy.deepcopy(network))
     low, high = 0.0, 0.99
     for _ in range(12):
         middle = (low + high) / 2

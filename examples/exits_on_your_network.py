@@ -23,11 +23,11 @@ class Own(nn.Module):
         self.stem = nn.Sequential(nn.Conv2d(in_channels, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU())
         self.middle = nn.Sequential(nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU())
         self.end = nn.Sequential(nn.Conv2d(32, 64, 3, stride=2, padding=1), nn.BatchNorm2d(64), nn.ReLU())
-        self.top = nn.Linear(64, num_classes)
+        self.classifier = nn.Linear(64, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.stem(x)
-        return self.top(self.end(self.middle(x) + x.mean(1, keepdim=True)).mean((2, 3)))
+        return self.classifier(self.end(self.middle(x) + x.mean(1, keepdim=True)).mean((2, 3)))
 
 
 BACKBONES["own"] = Own
@@ -36,7 +36,7 @@ DATA = {"name": "digits", "batch_size": 64}
 
 def main(out: str = "runs/own", epochs: int = 8) -> None:
     fit = {"epochs": epochs, "optimizer": "adam", "lr": 3e-3, "weight_decay": 0}
-    whole = {"data": DATA, "backbone": {"name": "own"}, "method": {"name": "whole"}, "train": fit}
+    whole = {"data": DATA, "backbone": {"name": "own"}, "method": {"name": "static"}, "train": fit}
     network = train(make_recipe(whole), Path(out) / "network", quiet=True)  # the network you already have
 
     exits = {"name": "exits", "at": ["stem", "middle"], "way": "classifier_wise", "branch": ["linear", "sl_vit"]}

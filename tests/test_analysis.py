@@ -55,7 +55,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "predict": {"name": "shuffle", "variant": "predict"},
         "dense": {"name": "dense"},
         "skip": {"name": "skip"},
-        "whole": {"name": "whole", "learn": "all"},
+        "whole": {"name": "static", "learn": "all"},
     }
     return {name: saved_run(folder / name, method) for name, method in methods.items()}
 
@@ -455,12 +455,12 @@ def test_what_cannot_be_analysed_is_refused(command, runs, tmp_path, name, words
 
 def test_other_methods_and_other_runs_are_refused(command, runs, tmp_path):
     known = "Methods that can be analysed: dense, shuffle, skip."
-    command("analyse", runs["whole"]).refused(2, "method whole", known)
+    command("analyse", runs["whole"]).refused(2, "method static", known)
     command("analyse", tmp_path / "none").refused(2, "there is no run folder")
     command("analyse", tmp_path).refused(2, "manifest.json is missing")
     base = ("analyse", runs["shuffle"], "--base")
     command(*base, tmp_path / "none").refused(2, "there is no run folder")
-    command(*base, runs["whole"]).refused(2, "method whole", known)
+    command(*base, runs["whole"]).refused(2, "method static", known)
     command(*base, runs["dense"]).refused(2, "method dense", "Name a run of method shuffle.")
 
 

@@ -74,7 +74,7 @@ def no_temporary_file(folder: Path) -> bool:
         ("loss.teachers=[[0, 2, 0], [0, 0, 1], [0, 0, 0]]", ("loss.teachers", "sums to 1")),
         ("backbone.blocks=0", ("blocks is 0", "at least 1")),
         ("train.settle=[width=0.7]", ("Point(width=0.7)", "exit=1, exit=2, full")),
-        ("train.settle=[wide]", ('"wide" is no point', "width=0.5")),
+        ("train.settle=[wide]", ('"wide" is not a valid point', "width=0.5")),
         ("train.accelerator=abacus", ("train.accelerator=abacus", "auto")),
         ("data.policy=autoaugmnet", ('"autoaugmnet"', 'Did you mean "autoaugment"?')),
         ("data.mean=[0.5]", ("mean has 1 values for 3 channels", "one per channel")),
@@ -134,7 +134,7 @@ def test_a_width_neither_trained_nor_settled_is_refused_with_the_way_to_settle_i
     # Below the smallest trained width there are no norms to start from: settling is not offered.
     said = command(verb, slim_run, *more, "--point", "width=0.3")
     said.refused(2, "Point(width=0.3)", "only widths from 0.5 can be settled")
-    command(verb, slim_run, *more, "--point", "width=0").refused(2, "width=0.0 is no width", "full")
+    command(verb, slim_run, *more, "--point", "width=0").refused(2, "width=0.0 is not valid", "full")
     command(verb, slim_run, *more, "--point", "exit=1,width=0.5").refused(2, "Point(exit=1, width=0.5)")
     assert contents(slim_run) == before
     assert not list(tmp_path.iterdir())

@@ -110,7 +110,9 @@ def test_the_same_seed_gives_the_same_policy(calibrated):
 def test_halves_have_the_classes_in_equal_shares_and_share_no_image(calibrated, monkeypatch):
     model, held = load(calibrated), data_of(calibrated).val
     seen = []
-    spy = lambda model, data, indices, watch=None: seen.append(indices) or observe(model, data, indices, watch)
+    spy = lambda model, data, indices, on_progress=None: (
+        seen.append(indices) or observe(model, data, indices, on_progress)
+    )
     monkeypatch.setattr("supple.calibrate.observe", spy)
     calibrate(model, held, Goal.parse("accuracy_drop", "0.1"), seed=3)
     first, second = seen

@@ -12,7 +12,7 @@ from supple.backbones import BACKBONES
 from supple.cost import count_macs, count_params, profile
 from supple.errors import PointError, RecipeError
 from supple.methods import METHODS, build
-from supple.model import FlexibleModel, Shape, example, said, select
+from supple.model import FlexibleModel, Shape, as_output, example, select
 from supple.point import FULL, Point
 from supple.recipe import make_recipe
 from tiny_coco import DETECTOR, scenes
@@ -32,7 +32,7 @@ TINY = {
     "resnet_v1": {"layers": [1, 1, 1, 1], "width": 8, "stem": "cifar"},
     "densenet": {"growth_rate": 4, "blocks": [2, 2, 2], "init_features": 8},
     "inception_v3": {},
-    "audiocsrnet": {"front": [4, 4, 8, 8], "ears": [4, 4, 8, 8], "back": [8, 8, 4]},
+    "audiocsrnet": {"front": [4, 4, 8, 8], "audio_channels": [4, 4, 8, 8], "back": [8, 8, 4]},
     "vit": {"model": "vit_tiny_patch16_224", "args": {"patch_size": 4, "embed_dim": 24, "depth": 4}},
     "vit_cifar": {"width": 24, "mlp": 16, "heads": 3, "layers": 4, "grid": 4},
     "cascade_rcnn": {
@@ -197,16 +197,16 @@ def test_extract_gives_a_plain_module_with_equal_outputs(model, x):
         small = model.extract(point)
         assert not any(isinstance(part, FlexibleModel) for part in small.modules())
         assert all(parameter.is_contiguous() for parameter in small.parameters())
-        assert_close(said(point, small(x)).logits, model(x, point))
+        assert_close(as_output(point, small(x)).logits, model(x, point))
         for parameter in small.parameters():
             parameter.zero_()  # its weights are copies
-        assert not torch.equal(said(point, small(x)).logits, model(x, point))
+        assert not torch.equal(as_output(point, small(x)).logits, model(x, point))
 
 
 @torch.inference_mode()
 def test_extract_for_deployment_is_equal_to_1e_5(model, x):
     for point in model.points:
-        fast = said(point, model.extract(point, deploy=True)(x)).logits
+        fast = as_output(point, model.extract(point, deploy=True)(x)).logits
         assert_close(fast, model(x, point), atol=1e-5, rtol=1e-5)
 
 
@@ -235,11 +235,32 @@ def test_a_model_without_weights_has_the_same_cost(pair, model):
 
 
 @torch.inference_mode()
-def test_the_chain_of_stages_is_the_full_model(model, x):
-    state, logits = x, None
-    for stage in model.stages():
+def test_every_stage_answers_the_point_that_it_names_and_the_last_one_is_the_full_model(model, x):
+    stages, state = model.stages(), x
+    for stage in stages:
         state, logits = stage(state)
-    assert_close(logits, model(x))
+        assert (logits is None) == (stage.point is None)
+        if stage.point is not None:
+            assert_close(logits, model(x, stage.point))
+    assert stages[-1].point == FULL
+    answered = [stage.point for stage in stages if stage.point is not None]
+    assert answered == model.order(answered)
+
+
+@torch.inference_mode()
+def test_points_may_be_given_in_their_short_form(model, x):
+    short = [str(point) for point in model.points]
+    assert [model.check(text) for text in short] == list(model.points)
+    assert [output.point for output in model.run(x, short)] == list(model.points)
+    assert_close(model(x, short[0]), model(x, model.points[0]))
+    assert_close(as_output(FULL, model.extract(short[0])(x)).logits, model(x, model.points[0]))
+    assert [row.point for row in profile(model, short)] == short
+
+
+@torch.inference_mode()
+def test_a_margin_is_given_for_every_sample_or_for_none(model, x):
+    for output in model.run(x, model.points):
+        assert output.margin is None or (output.margin.shape == (6,) and bool((output.margin >= 0).all()))
 
 
 def test_every_parameter_learns_when_all_points_are_trained(pair):
@@ -250,7 +271,7 @@ def test_every_parameter_learns_when_all_points_are_trained(pair):
     own = [loss for output in outputs for loss in (output.losses or {"": output.logits.square().mean()}).values()]
     loss = sum(own) + model.penalty(outputs)
     loss.backward()
-    idle = {id(parameter) for parameter in model.training_only()}
+    idle = {id(parameter) for parameter in model.auxiliary_parameters()}
     silent = [
         name for name, p in model.named_parameters() if id(p) not in idle and (p.grad is None or not p.grad.any())
     ]

@@ -62,6 +62,6 @@ def test_a_network_that_hands_its_parameters_to_its_layers_is_counted():
     """The attention pool of SigLIP's ViT gives a layer a parameter, not something computed."""
     backbone = {"name": "timm", "model": "vit_base_patch16_siglip_224"}
     backbone["args"] = {"patch_size": 4, "embed_dim": 24, "depth": 1, "num_heads": 3}
-    recipe = make_recipe({"data": {"name": "generated"}, "backbone": backbone, "method": {"name": "whole"}})
+    recipe = make_recipe({"data": {"name": "generated"}, "backbone": backbone, "method": {"name": "static"}})
     (row,) = profile(build(recipe.backbone, recipe.method, 4, (3, 16, 16)))
     assert row.macs > 0

@@ -33,7 +33,7 @@ from supple.ladder import Row
 from supple.losses import count_objective, density_objective, make_objective
 from supple.methods.branches import SlVit
 from supple.methods.exits import Exits
-from supple.methods.whole import Whole
+from supple.methods.static import Static
 from supple.model import Output, example
 from supple.paper_count import PaperCost, paper_costs
 from supple.point import FULL, Point
@@ -43,7 +43,7 @@ from supple.tasks.count import Crowd, readable
 from tiny_crowd import HEIGHT, WIDTH, make_crowd, write_wave
 
 SHAPE = ((3, 32, 40), (1, 96, 64))
-SMALL = {"front": (4, 4, 8, 8), "ears": (4, 4, 8, 8), "back": (8, 8, 4)}
+SMALL = {"front": (4, 4, 8, 8), "audio_channels": (4, 4, 8, 8), "back": (8, 8, 4)}
 AT = ("vision", "audio", "fusion1")
 
 
@@ -129,7 +129,7 @@ def test_spreading_a_map_over_the_pixels_keeps_its_sum():
 
 
 def test_the_count_starts_as_the_sum_of_the_map_and_from_its_run():
-    maps, counts = Whole(network(readout="density")), Whole(network(readout="count"))
+    maps, counts = Static(network(readout="density")), Static(network(readout="count"))
     with torch.no_grad():
         for parameter in maps.parameters():
             parameter.add_(0.01 * torch.randn_like(parameter))
@@ -217,9 +217,9 @@ def test_stages_that_no_cut_parts_are_joined():
 
 def test_layer_by_layer_training_wakes_one_stage_at_a_time():
     model = Exits(network(), at=AT, way="layer_wise", input_shape=SHAPE)
-    assert model.phases() == 4
+    assert model.num_phases() == 4
     model.train()
-    assert model.enter(1) == (Point(exit=2),)
+    assert model.begin_phase(1) == (Point(exit=2),)
     learning = {name.split(".")[1] for name, p in model.backbone.named_parameters() if p.requires_grad}
     assert learning == {"audio"}
     assert not model.backbone.stages["vision"].training
@@ -242,7 +242,7 @@ def test_cuts_that_are_no_stages_are_refused(at, named):
 
 
 def test_without_ears_it_is_a_network_for_pictures():
-    net = network(shape=(3, 32, 40), hears=False)
+    net = network(shape=(3, 32, 40), use_audio=False)
     assert list(net.stages) == ["vision", "fusion1", "rest"]
     picture, sound = look()
     with torch.inference_mode():
@@ -252,12 +252,12 @@ def test_without_ears_it_is_a_network_for_pictures():
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"shape": (3, 32, 40)}, "hears"),
+        ({"shape": (3, 32, 40)}, "use_audio"),
         ({"shape": ((3, 30, 40), (1, 96, 64))}, "multiples of 8"),
         ({"shape": ()}, "data.size"),
         ({"front": (4, 4)}, "backbone.front"),
         ({"back": ()}, "backbone.back"),
-        ({"ears": (4, 4, 4, 0)}, "backbone.ears"),
+        ({"audio_channels": (4, 4, 4, 0)}, "backbone.audio_channels"),
     ],
 )
 def test_a_network_that_cannot_be_is_refused(settings, named):
@@ -303,7 +303,7 @@ def test_a_map_brought_to_another_size_keeps_its_sum():
 
 def test_mae_and_mse_by_hand():
     # 3 and 5 people; a number says 4, a map says 1 + 1: apart by 1 and 3.
-    meter = TASKS["count"].meter(Whole(nn.Identity()))
+    meter = TASKS["count"].meter(Static(nn.Identity()))
     meter.add(Output(FULL, tensor([[4.0]])), Crowd(tensor([3.0]), torch.zeros(1, 1, 2, 2)))
     meter.add(Output(FULL, tensor([[[[1.0, 0.0], [0.0, 1.0]]]])), Crowd(tensor([5.0]), torch.zeros(1, 1, 2, 2)))
     result = meter.result()
@@ -603,8 +603,8 @@ def runs(crowd_folder, tmp_path_factory) -> Path:
         "branch": {"name": "sl_vit", "patch": 1, "d": 8, "heads": 2, "hidden": 16},
     }
     for name, method, loss, train in (
-        ("density", {"name": "whole"}, "density", {}),
-        ("backbone", {"name": "whole"}, "count", {"init": str(folder / "density")}),
+        ("density", {"name": "static"}, "density", {}),
+        ("backbone", {"name": "static"}, "count", {"init": str(folder / "density")}),
         ("exits", exits, "count", {"init": str(folder / "backbone")}),
     ):
         (folder / f"{name}.yaml").write_text(json.dumps(document(crowd_folder, method, loss, **train)))
@@ -690,12 +690,12 @@ def test_what_makes_no_sense_for_counts_is_refused(runs, crowd_folder, command, 
     for change, word in (
         ("loss.name=distill", "count"),
         ("data.size=[30, 40]", "multiples of 8"),
-        ("method.at=[vision, ears]", "ears"),
+        ("method.at=[vision, voices]", "voices"),
     ):
         said = command("train", runs / "exits.yaml", change, "--out", tmp_path / "no")
         assert said.status == 2, said
         assert word in said.err
-    other = document(crowd_folder, {"name": "whole"}, "count") | {"backbone": {"name": "resnet_v1"}}
+    other = document(crowd_folder, {"name": "static"}, "count") | {"backbone": {"name": "resnet_v1"}}
     (tmp_path / "other.yaml").write_text(json.dumps(other))
     command("train", tmp_path / "other.yaml", "--out", tmp_path / "no").refused(2, "resnet_v1", "audiocsrnet")
 

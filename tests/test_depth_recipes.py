@@ -127,7 +127,7 @@ def test_dynamic_has_the_hyperparameters_of_table_2(kind, layers):
     assert (one.train.lr, one.train.weight_decay, one.train.warmup) == (1e-3, 5e-5, 5)
     assert (one.data.policy, one.loss["smoothing"]) == ("autoaugment", 0.1)
     methods: dict[str, dict[str, Any]] = {
-        "base": {"name": "whole"},
+        "base": {"name": "static"},
         "wdc": {"name": "dense", "dropout": 0.0},
         "wsdc": {"name": "dense", "dropout": 0.25},
         "dt": {"name": "skip", "gate": "paper", "target": None, "oracle": "own", "inputs": "chain"},

@@ -110,7 +110,7 @@ def test_the_recipe_has_the_training_of_the_paper():
     assert (one.data.batch_size, one.train.lr, one.train.weight_decay, one.train.epochs) == (16, 1e-4, 0.05, 36)
     assert (one.method["name"], one.method["gamma"], one.train.optimizer) == ("prune", 1e-4, "adamw")
     assert (min(one.data.sizes), max(one.data.sizes), one.data.longest) == (480, 800, 1333)
-    assert load_recipe(PAPER, ["method.name=whole"]).method["name"] == "whole"
+    assert load_recipe(PAPER, ["method.name=static"]).method["name"] == "static"
     text = (Path(__file__).parents[1] / "recipes" / PAPER).read_text()
     for figure in ["50.5", "43.7", "86", "28", "50.4", "80", "22", "49.2", "42.9", "74", "16"]:
         assert figure in text
@@ -606,13 +606,13 @@ def test_a_pruned_detector_reloads_and_a_nested_one_has_it_inside(folder, tmp_pa
     network, kept = prune(model, 0.4, Plan())
     backbone = {**recipe.backbone, "kept": kept.shape}
     splits = load_data(recipe)
-    cut = fresh_model(recipe.model_copy(update={"backbone": backbone, "method": {"name": "whole"}}), splits).eval()
+    cut = fresh_model(recipe.model_copy(update={"backbone": backbone, "method": {"name": "static"}}), splits).eval()
     cut.backbone.load_state_dict(network.state_dict())
     assert torch.equal(cut(x), network(x)["logits"])
     checkpoint.save(
         tmp_path / "cut",
         cut,
-        pin(recipe.model_copy(update={"backbone": backbone, "method": {"name": "whole", "learn": "all"}}), splits),
+        pin(recipe.model_copy(update={"backbone": backbone, "method": {"name": "static", "learn": "all"}}), splits),
     )
     again = load(tmp_path / "cut")
     assert (again.task, again.preprocess) == ("boxes", splits.test.preprocess)

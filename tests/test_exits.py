@@ -43,7 +43,7 @@ def recipe(method: dict[str, Any] = CUTS, backbone: dict[str, Any] = BACKBONE, *
 @pytest.fixture(scope="module")
 def whole_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of the backbone alone."""
-    return train(recipe({"name": "whole"}), tmp_path_factory.mktemp("whole") / "run", quiet=True)
+    return train(recipe({"name": "static"}), tmp_path_factory.mktemp("whole") / "run", quiet=True)
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
@@ -75,10 +75,10 @@ def test_the_frozen_backbone_stays_in_eval_mode_while_its_branches_train():
 
 def test_layer_wise_training_freezes_stage_after_stage(tmp_path):
     model = build(BACKBONE, {**CUTS, "way": "layer_wise"}, 4, (3, 16, 16))
-    assert model.phases() == 3
+    assert model.num_phases() == 3
     learnt: list[set[str]] = []
     for phase in range(3):
-        assert model.enter(phase) == (model.points[phase],)
+        assert model.begin_phase(phase) == (model.points[phase],)
         model.train()
         learnt.append({name for name, p in model.named_parameters() if p.requires_grad})
         asleep = {name for name, part in model.backbone.named_children() if not part.training}
@@ -124,19 +124,19 @@ def test_exits_learn_from_the_last_one_with_a_teacher_matrix(whole_run, tmp_path
     assert supple.load(run).points == (Point(exit=1), Point(exit=2), FULL)
 
 
-@pytest.mark.parametrize(("learn", "learning"), [("norms", {"1", "4", "7", "10", "13", "17"}), ("top", {"17"})])
-def test_the_transfer_stage_trains_the_top_and_the_norms_or_the_top_alone(learn, learning):
-    backbone = {"name": "timm", "model": "resnet18", "top": 16}
-    model = build(backbone, {"name": "whole", "learn": learn}, 4, (3, 32, 32)).train()
+@pytest.mark.parametrize(("learn", "learning"), [("norms", {"1", "4", "7", "10", "13", "17"}), ("classifier", {"17"})])
+def test_the_transfer_stage_trains_the_classifier_and_the_norms_or_the_classifier_alone(learn, learning):
+    backbone = {"name": "timm", "model": "resnet18", "classifier": 16}
+    model = build(backbone, {"name": "static", "learn": learn}, 4, (3, 32, 32)).train()
     free = {name.rpartition(".")[0] for name, p in model.backbone.named_parameters() if p.requires_grad}
     norms = {name for name, part in model.backbone.named_modules() if isinstance(part, nn.BatchNorm2d)}
     assert free == {"fc.0", "fc.3"} | (norms if learn == "norms" else set())
     assert model.backbone.bn1.training == (learn == "norms")
 
 
-def test_a_network_that_does_not_name_its_top_cannot_learn_it_alone():
-    with pytest.raises(RecipeError, match="does not say which layer is its top"):
-        build(BACKBONE, {"name": "whole", "learn": "top"}, 4, (3, 16, 16))
+def test_a_network_that_does_not_name_its_classifier_cannot_learn_it_alone():
+    with pytest.raises(RecipeError, match="does not say which layer is its classifier"):
+        build(BACKBONE, {"name": "static", "learn": "classifier"}, 4, (3, 16, 16))
 
 
 # --- where it starts ------------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ def test_a_network_that_does_not_name_its_top_cannot_learn_it_alone():
 
 def test_a_safetensors_file_of_a_plain_network_is_a_start(tmp_path):
     torch.manual_seed(3)
-    network = build(BACKBONE, {"name": "whole"}, 4, (3, 16, 16)).backbone
+    network = build(BACKBONE, {"name": "static"}, 4, (3, 16, 16)).backbone
     save_file(network.state_dict(), tmp_path / "net.safetensors")
     model = build(BACKBONE, CUTS, 4, (3, 16, 16))
     fresh = start_from(model, weights_of(tmp_path / "net.safetensors"), "file")
@@ -155,15 +155,15 @@ def test_a_safetensors_file_of_a_plain_network_is_a_start(tmp_path):
 def test_a_start_that_does_not_fit_is_refused_by_name(whole_run, tmp_path, capsys):
     wide = {**BACKBONE, "channels": [8, 16, 32]}
     with pytest.raises(CheckpointError, match="backbone.12.weight has shape .16, 16, 1, 1., the backbone expects"):
-        train(recipe({"name": "whole"}, wide, init=str(whole_run)), tmp_path / "run", quiet=True)
+        train(recipe({"name": "static"}, wide, init=str(whole_run)), tmp_path / "run", quiet=True)
     with pytest.raises(CheckpointError, match="does not exist"):
-        train(recipe({"name": "whole"}, init=str(tmp_path / "gone")), tmp_path / "run2", quiet=True)
+        train(recipe({"name": "static"}, init=str(tmp_path / "gone")), tmp_path / "run2", quiet=True)
     altered = Path(shutil.copytree(whole_run, tmp_path / "altered"))
     (altered / checkpoint.WEIGHTS).write_bytes(b"x" * 100)
     with pytest.raises(CheckpointError, match="vouches for"):
-        train(recipe({"name": "whole"}, init=str(altered)), tmp_path / "run3", quiet=True)
+        train(recipe({"name": "static"}, init=str(altered)), tmp_path / "run3", quiet=True)
     with pytest.raises(RecipeError, match="no published weights"):
-        train(recipe({"name": "whole"}, init="pretrained"), tmp_path / "run4", quiet=True)
+        train(recipe({"name": "static"}, init="pretrained"), tmp_path / "run4", quiet=True)
 
 
 # --- cached features --------------------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ def test_other_weights_or_cuts_get_features_of_their_own(whole_run, tmp_path):
     place = str(tmp_path / "features")
     branches_over(whole_run, tmp_path / "a", cache_features=place)
     branches_over(whole_run, tmp_path / "b", cache_features=place, method={"at": ["5", "8"]})
-    other = train(recipe({"name": "whole"}, seed=5, epochs=1), tmp_path / "other", quiet=True)
+    other = train(recipe({"name": "static"}, seed=5, epochs=1), tmp_path / "other", quiet=True)
     branches_over(other, tmp_path / "c", cache_features=place)
     assert len(list((tmp_path / "features").iterdir())) == 3
 
@@ -347,7 +347,7 @@ def test_a_search_tries_what_is_affordable_and_ranks_it_by_held_out_score(whole_
     command("train", whole_run, "--search").refused(2, "--search needs a recipe")
     command("train", path, *words[:-2], "--search-d", "64", "--out", tmp_path / "none").refused(2, "none of d=[64]")
     plain = tmp_path / "plain.yaml"
-    plain.write_text(recipe({"name": "whole"}).to_yaml())
+    plain.write_text(recipe({"name": "static"}).to_yaml())
     command("train", plain, "--search", "--out", tmp_path / "x").refused(2, "method.at")
 
 
@@ -429,7 +429,7 @@ SHAPE = (3, 16, 16)
         (Pair(), {"at": ["a"]}, ("Pair", "input")),
         (Two(), {"at": ["a"], "input_shape": (1, 16, 16)}, ("(1, 16, 16)",)),
         (Two(), {"at": ["a"], "input_shape": (3, 16, 16, 2)}, ("(3, 16, 16, 2)",)),
-        (Two(), {"at": ["a"], "branch": nn.Linear(2, 2)}, ("Linear is no branch", "sl_vit")),
+        (Two(), {"at": ["a"], "branch": nn.Linear(2, 2)}, ("Linear is not a valid branch", "sl_vit")),
         (Two(), {"at": ["a", "b"], "branch": {"name": "sl_vit", "patch": 5}}, ("at a:", "does not divide")),
         (Two(), {"at": ["a", "a"]}, ("a is named twice",)),
         (Two(), {"at": "z"}, ('"z"',)),

@@ -11,13 +11,19 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from supple.errors import RecipeError
-from supple.losses import distill, distill_objective, distillation, restrict, teach_from, teacher_matrix
+from supple.losses import distill, distill_objective, restrict, teach_from, teacher_matrix
 from supple.model import Output
 from supple.point import FULL, Point
 
 # Logits of probabilities (1/2, 1/2), (3/4, 1/4) and (4/5, 1/5).
 HALF, THREE, FOUR = tensor([[0.0, 0.0]]), tensor([[log(3), 0.0]]), tensor([[log(4), 0.0]])
 LABEL = tensor([0])
+
+
+def distillation(student, teacher, tau: float = 1.0, kind: str = "kl"):
+    """What the teacher adds to the loss: the labels of the student weigh nothing, those of the teacher go off."""
+    both = distill([student, teacher], LABEL, teach_from("next", 2), lam=1.0, tau=tau, kind=kind)
+    return both - F.cross_entropy(teacher, LABEL)
 
 
 def kl(p: float, q: float) -> float:
@@ -79,11 +85,9 @@ def test_label_smoothing_by_hand():
 def test_no_gradient_reaches_a_teacher_through_its_pupil():
     student, teacher = HALF.clone().requires_grad_(), THREE.clone().requires_grad_()
     for kind in ("kl", "ce", "reverse_kl"):
-        gradients = torch.autograd.grad(
-            distillation(student, teacher, kind=kind), [student, teacher], allow_unused=True
-        )
+        gradients = torch.autograd.grad(distillation(student, teacher, kind=kind), [student, teacher])
         assert gradients[0].abs().sum() > 0
-        assert gradients[1] is None
+        assert not gradients[1].any()
 
 
 def test_kl_and_ce_have_the_same_gradient_and_reverse_kl_another():

@@ -141,7 +141,7 @@ def test_a_table_that_layers_share_comes_from_the_owner_of_the_ends():
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("method", ["shuffle", "whole"])
+@pytest.mark.parametrize("method", ["shuffle", "static"])
 def test_plain_transformers_of_both_backbones_merge(x, method):
     tiny = {"patch_size": 4, "embed_dim": 12, "depth": 2, "num_heads": 3}
     sections = {"backbone": {"name": "vit", "model": "vit_tiny_patch16_224", "args": tiny}, "method": {"name": method}}
@@ -180,7 +180,7 @@ def test_a_given_plan_may_repeat_runs_and_is_checked():
         "0-1-2": "names run 0",
         "1,2,1": '"1,2,1"',
         "": '""',
-        "١-1-1": "no list of numbers",
+        "١-1-1": "not a list of numbers",
     }.items():
         with pytest.raises(MergeError, match=cause) as caught:
             parse_plan(text, runs=2, layers=3)
@@ -389,7 +389,7 @@ def test_runs_of_several_bases_are_named_in_a_warning(command, runs, tmp_path):
         ({"backbone": {"mlp": 16}}, "backbone.mlp is 16, not 8"),
         ({"backbone": {"layers": 4}}, "backbone.layers is 4, not 3"),
         ({"method": {"variant": "predict"}}, "method.variant is predict, not plain"),
-        ({"method": {"name": "whole"}}, "method.name is whole, not shuffle"),
+        ({"method": {"name": "static"}}, "method.name is static, not shuffle"),
         ({"data": {"size": 32}}, "input shape is (3, 32, 32), not (3, 16, 16)"),
         ({"data": {"mean": [0.5, 0.5, 0.5]}}, "data.mean is [0.5, 0.5, 0.5]"),
     ],

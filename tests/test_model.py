@@ -7,6 +7,7 @@ import torch
 from torch import nn, tensor
 from torch.testing import assert_close
 
+from supple.errors import PointError
 from supple.evaluate import evaluate, evaluate_group
 from supple.methods.exits import Exits
 from supple.model import FlexibleModel, Output, Stage, select
@@ -94,8 +95,8 @@ class Layers(FlexibleModel):
     def canonical(self, point):
         return FULL if point.layers == (1, 2) else point
 
-    def check(self, point):
-        return self.canonical(point)
+    def validate(self, point):
+        """Any order will do."""
 
     def rank(self, point):
         return len(point.layers or (1, 2))
@@ -146,8 +147,39 @@ def test_a_model_without_cuts_is_a_chain_of_one_stage():
     assert isinstance(stage, Stage)
     _, logits = stage((tensor([[1.0]]), None))
     assert_close(logits, tensor([[8.0]]))
-    assert model.regions() == []
+    assert model.compilable_modules() == []
     assert model.trunk is None
+
+
+def test_a_point_may_be_given_in_its_short_form_wherever_a_point_is():
+    model, x = Exits(TwoTensors()), torch.ones(2, 1)
+    assert model.check(" exit=3 ") == FULL
+    assert_close(model(x, "exit=1"), 2 * x)
+    assert [output.point for output in model(x, ["full", "exit=1"])] == [Point(exit=1), FULL]
+    assert [output.point for output in model.run(x, "exit=1")] == [Point(exit=1)]
+    assert_close(model.extract("exit=1")(x), 2 * x)
+    assert [score.name for score in evaluate(Layers(), Pairs(), ["full"])] == ["full"]
+    for wrong in ("exit=9", "wide", None, 2):
+        with pytest.raises(PointError):
+            model.check(wrong)
+
+
+def test_what_a_method_does_not_declare_it_cannot_do():
+    model = Layers()
+    assert (model.taps, model.mergeable(), model.backbone, model.policy, model.backbone_spec) == (
+        (),
+        (),
+        None,
+        None,
+        None,
+    )
+    assert (model.cached_features(), model.pruning_scores(), model.layer_gates()) == (None, None, None)
+    assert model.axes == ("layers",)
+
+
+def test_a_stage_with_a_head_names_the_point_that_it_answers():
+    with pytest.raises(AssertionError, match="answers a point"):
+        Stage(nn.Identity(), nn.Identity())
 
 
 def test_outputs_keep_what_a_penalty_needs():

@@ -15,7 +15,7 @@ from supple.cost import count_params, profile
 from supple.errors import PointError, RecipeError
 from supple.methods.nested import Nested
 from supple.methods.ranking import keep
-from supple.methods.whole import Whole
+from supple.methods.static import Static
 from supple.pruning import Plan, nest, prune
 from supple.recipe import load_recipe
 from supple.train import train
@@ -233,9 +233,13 @@ def test_a_width_that_there_is_not_is_refused_with_those_there_are():
 
 
 def test_widths_of_a_run_without_scores_may_follow_the_weights():
-    plain = Whole(network_of("vit"))
+    plain = Static(network_of("vit"))
     network, (kept,) = nest(plain, (0.5,), Plan(by="magnitude"))
-    assert kept.shape == prune(plain, 0.5, Plan(by="magnitude"))[1].shape != keep(searched("vit").pairs(), 0.5).shape
+    assert (
+        kept.shape
+        == prune(plain, 0.5, Plan(by="magnitude"))[1].shape
+        != keep(searched("vit").pruning_scores(), 0.5).shape
+    )
     assert_close(network(images()), plain(images()), **EQUAL)
     with pytest.raises(RecipeError, match="never searched"):
         nest(plain, (0.5,), Plan())

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from supple.assemble import skeleton
 from supple.backbones import BACKBONES
-from supple.backbones.top import swap
+from supple.backbones.classifier import swap
 from supple.cost import profile
 from supple.ladder import Row
 from supple.methods.encoder import SelfAttention
@@ -100,9 +100,9 @@ def test_counting_leaves_nothing_behind_even_after_an_error():
 
 
 @pytest.mark.parametrize(("name", "published"), [("resnet_v1", 22.5847), ("densenet", 8.5816), ("inception_v3", 5.684)])
-def test_the_backbones_without_their_top_have_the_operations_of_the_arithmetic(name, published):
+def test_the_backbones_without_their_classifier_have_the_operations_of_the_arithmetic(name, published):
     with torch.device("meta"):
-        net = BACKBONES[name](num_classes=10, top=256).eval()
+        net = BACKBONES[name](num_classes=10, classifier=256).eval()
         swap(net, net.classifier, nn.Identity())
         assert paper_flops(net, torch.empty(1, 3, 224, 224)) / 1e9 == pytest.approx(published, abs=5e-5)
 
@@ -348,7 +348,7 @@ def test_every_run_has_the_training_of_the_paper_and_starts_where_another_ends(n
     train, data = one.train, one.data
     assert (train.optimizer, train.lr, train.schedule, train.gamma) == ("adam", 1e-4, "plateau", 0.6)
     assert (train.patience, train.early_stop, train.select, train.weight_decay) == (2, 5, "loss", 0)
-    assert (data.size, one.backbone["top"]) == (224, 256)
+    assert (data.size, one.backbone["classifier"]) == (224, 256)
     if one.method["name"] == "exits":
         assert one.method["way"] == "classifier_wise"
         assert data.batch_size == (32 if data.root == "gtzan" else 64)
@@ -362,7 +362,7 @@ def test_every_run_has_the_training_of_the_paper_and_starts_where_another_ends(n
         cifar = data.name.startswith("cifar")
         assert data.batch_size == (64 if inception and cifar else 32)
         frozen = cifar and not inception and name != "ablation_scratch_backbone"
-        assert one.method == {"name": "whole", "learn": "norms" if frozen else "all"}
+        assert one.method == {"name": "static", "learn": "norms" if frozen else "all"}
 
 
 @pytest.mark.parametrize("net", NETS)

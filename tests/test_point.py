@@ -1,8 +1,13 @@
 """Points are written, read back and compared; text that is no point is refused with a cure."""
 
 import copy
+import os
 import pickle
 import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +17,10 @@ from hypothesis import strategies as st
 from lightning_utilities.core.apply_func import apply_to_collection
 
 from supple.errors import PointError
+from supple.methods.exits import Exits
 from supple.model import Output
-from supple.point import FULL, Group, Point
+from supple.point import FIELDS, FULL, Field, Group, Point, add_field
+from test_model import TwoTensors
 
 COUNTS = st.integers(1, 10**12)
 POINTS = st.builds(
@@ -97,7 +104,7 @@ MALFORMED = [
 def test_text_that_is_no_point_is_refused_with_cause_and_cure(text: str) -> None:
     with pytest.raises(PointError) as caught:
         Point.parse(text)
-    assert "is no" in caught.value.cause
+    assert "is not" in caught.value.cause
     assert "exit=2" in caught.value.cure
     assert caught.value.status == 2
 
@@ -160,3 +167,107 @@ def test_wrappers_for_devices_see_through_outputs_and_leave_points_unchanged() -
         assert torch.equal(output.logits, torch.full((2, 3), 2.0))
         assert torch.equal(output.aux["gate"], torch.full((1,), 2.0))
     assert torch.equal(outputs[0].logits, torch.ones(2, 3))
+
+
+# --- a field added at run time ---
+
+
+def some_tokens(value: Any) -> int | None:
+    if value is not None and (type(value) is not int or value < 1):
+        raise ValueError
+    return value
+
+
+TOKENS = Field("tokens", None, int, some_tokens, "tokens are whole numbers from 1", "64")
+
+
+@pytest.fixture
+def tokens() -> Iterator[None]:
+    """Points have a fifth axis while a test runs."""
+    add_field(TOKENS)
+    yield
+    del FIELDS["tokens"]
+
+
+@pytest.mark.usefixtures("tokens")
+@settings(deadline=None)
+@given(POINTS, st.none() | COUNTS)
+def test_an_added_field_is_written_read_copied_and_pickled_like_the_others(point: Point, count: int | None) -> None:
+    more = point._replace(tokens=count)
+    assert (more.tokens, more.exit, more.width) == (count, point.exit, point.width)
+    assert (more == point) == (count is None)
+    assert Point.parse(str(more)) == more
+    assert eval(repr(more), {"Point": Point}) == more
+    for copied in (copy.deepcopy(more), pickle.loads(pickle.dumps(more)), type(more)(*more)):
+        assert copied == more
+        assert hash(copied) == hash(more)
+
+
+@pytest.mark.usefixtures("tokens")
+def test_an_added_field_is_checked_printed_last_and_named_in_the_cures() -> None:
+    assert str(Point(tokens=64, exit=2)) == "exit=2,tokens=64"
+    assert repr(Point(tokens=64)) == "Point(tokens=64)"
+    for refused in (lambda: Point(tokens=0), lambda: Point.parse("tokens=0"), lambda: Point.parse("tokens=few")):
+        with pytest.raises(PointError, match="tokens are whole numbers from 1") as caught:
+            refused()
+        assert "tokens=64" in caught.value.cure
+
+
+def test_points_made_before_a_field_was_added_equal_the_same_afterwards() -> None:
+    before = [FULL, Point(exit=2), Point(width=0.5), Point(skip=0.5)]
+    hashes, texts = [hash(point) for point in before], [str(point) for point in before]
+    add_field(TOKENS)
+    try:
+        after = [Point(), Point(exit=2), Point(width=0.5), Point(skip=0.5, tokens=None)]
+        assert after == before
+        assert [hash(point) for point in after] == hashes
+        assert [str(point) for point in before] == texts
+        assert [point.tokens for point in before] == [None] * 4
+        moved = apply_to_collection((*before, Point(tokens=3)), torch.Tensor, lambda tensor: tensor + 1)
+        assert moved == (*before, Point(tokens=3))
+    finally:
+        del FIELDS["tokens"]
+    with pytest.raises(PointError, match='no field "tokens"'):
+        Point(tokens=3)
+    with pytest.raises(AttributeError, match="no field 'tokens'"):
+        _ = before[0].tokens
+
+
+@pytest.mark.parametrize("name", ["exit", "full", "two words", "parse", "count", ""])
+def test_a_field_needs_a_name_of_its_own(name: str) -> None:
+    with pytest.raises(PointError, match="cannot be called"):
+        add_field(Field(name, None, int, some_tokens, "", "2"))
+    assert list(FIELDS) == ["exit", "width", "layers", "skip"]
+
+
+def test_a_field_whose_example_is_its_default_is_refused() -> None:
+    with pytest.raises(PointError, match="field tokens has default=64"):
+        add_field(Field("tokens", 64, int, some_tokens, "", "64"))
+
+
+def test_an_imported_module_adds_a_field_and_its_points_cross_to_another_process(tmp_path: Path) -> None:
+    """The other process has added its fields in another order, which does not matter."""
+    field = "add_field(Field({!r}, None, int, lambda value: value, 'numbers', '3'))"
+    (tmp_path / "ours.py").write_text(
+        f"from supple.point import Field, add_field\n{field.format('heads')}\n{field.format('tokens')}\n"
+    )
+    (tmp_path / "theirs.py").write_text(
+        f"from supple.point import Field, add_field\n{field.format('tokens')}\n{field.format('heads')}\n"
+    )
+    there = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    made = "import ours, pickle, sys; from supple import Point; point = Point(exit=1, tokens=7)"
+    write = f"{made}; sys.stdout.buffer.write(pickle.dumps(point))"
+    read = "import theirs, pickle, sys; print(pickle.loads(sys.stdin.buffer.read()))"
+    sent = subprocess.run([sys.executable, "-c", write], env=there, capture_output=True, check=True).stdout
+    got = subprocess.run([sys.executable, "-c", read], env=there, input=sent, capture_output=True, check=True).stdout
+    assert got.decode().strip() == "exit=1,tokens=7"
+
+
+@pytest.mark.usefixtures("tokens")
+def test_a_model_names_the_axis_that_it_does_not_have() -> None:
+    with pytest.raises(PointError) as caught:
+        Exits(TwoTensors()).check("exit=1,tokens=3")
+    assert caught.value.cause == (
+        "this model cannot run Point(exit=1, tokens=3): it has no axis tokens, its points differ in exit."
+    )
+    assert caught.value.cure == "Use one of its points: exit=1, exit=2, full."

@@ -25,7 +25,7 @@ def search(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def unsearched(tmp_path_factory) -> Path:
-    return save_run(tmp_path_factory.mktemp("prune") / "whole", recipe_of("vit", method={"name": "whole"}))
+    return save_run(tmp_path_factory.mktemp("prune") / "whole", recipe_of("vit", method={"name": "static"}))
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_search_prune_and_fine_tune(command, tmp_path):
     assert command("prune", run, "--ratio", 0.4, "--out", tmp_path / "pruned").status == 0
     fine = load_recipe(tmp_path / "pruned" / "recipe.yaml")
     source = make_recipe(checkpoint.read_manifest(run)["recipe"])
-    assert fine.method == {"name": "whole", "learn": "all"}
+    assert fine.method == {"name": "static", "learn": "all"}
     assert fine.backbone == {**source.backbone, "kept": shape_of(load(tmp_path / "pruned").backbone)}
     assert fine.train == source.train.model_copy(update={"init": str(tmp_path / "pruned")})
     assert (fine.data, fine.loss) == (source.data, source.loss)

@@ -11,7 +11,7 @@ from supple.cost import count_params
 from supple.errors import RecipeError
 from supple.methods.prune import Prune, folded
 from supple.methods.ranking import keep, magnitudes
-from supple.methods.whole import Whole
+from supple.methods.static import Static
 from supple.pruning import Plan, block_inputs, changes, prune, scores_of
 from tiny_transformers import INPUT, PATHS, SHAPES, drop, images, network_of, searched
 
@@ -28,7 +28,7 @@ RANKINGS = ("global", "per_type", "per_layer")
 def test_slicing_equals_masking_for_any_scores_and_ratio(name, fused, seed, ratio, ranking):
     model, x = searched(name, fused, seed), images(2)
     network, kept = prune(model, ratio, Plan(ranking))
-    assert shape_of(network) == kept.shape == keep(model.pairs(), ratio, ranking).shape
+    assert shape_of(network) == kept.shape == keep(model.pruning_scores(), ratio, ranking).shape
     drop(model, kept)
     assert_close(network(x), model(x), **EQUAL)
 
@@ -54,8 +54,10 @@ def test_pruning_leaves_the_searched_model_as_it_was():
 
 
 def test_each_way_to_rank_uses_its_own_scores():
-    model, plain = searched("vit"), Whole(network_of("vit"))
-    assert all(torch.equal(a, b) for x, y in zip(scores_of(model, "score"), model.pairs()) for a, b in zip(x, y))
+    model, plain = searched("vit"), Static(network_of("vit"))
+    assert all(
+        torch.equal(a, b) for x, y in zip(scores_of(model, "score"), model.pruning_scores()) for a, b in zip(x, y)
+    )
     for one, same in zip(scores_of(plain, "magnitude"), magnitudes(blocks_of(plain.backbone))):
         assert torch.equal(one[0], same[0])
         assert torch.equal(one[1], same[1])
@@ -69,7 +71,7 @@ def test_the_smallest_weights_go_when_pruned_by_magnitude():
         for block in blocks_of(network):
             block.mlp.fc1.weight[::2] *= 1e-3
             block.attention.qkv.weight.view(3, block.heads, block.head_dims, -1)[:, :, 3] *= 1e-3
-    _, kept = prune(Whole(network), 0.5, Plan(by="magnitude"))
+    _, kept = prune(Static(network), 0.5, Plan(by="magnitude"))
     for heads, hidden in kept.dims:
         assert 3 not in heads
         assert (hidden % 2 == 1).sum() >= 0.99 * len(hidden)
@@ -87,7 +89,7 @@ def test_a_searched_network_is_ranked_by_the_weights_that_it_computes_with():
 
 def test_a_run_that_was_never_searched_has_no_scores_and_another_way_is_offered():
     shaped = Prune(network_of("vit"), ratio=0.5)
-    for model in (Whole(network_of("vit")), shaped):
+    for model in (Static(network_of("vit")), shaped):
         with pytest.raises(RecipeError) as caught:
             scores_of(model, "score")
         assert "never searched" in caught.value.cause

@@ -17,6 +17,7 @@ from supple import assemble
 from supple.cost import profile
 from supple.errors import RecipeError
 from supple.ladder import Row
+from supple.point import FULL, Point
 from supple.recipe import LARGEST, Recipe, find_recipe, load_recipe, make_recipe, options, recipe_folders
 
 ROOT = Path(__file__).parents[1] / "recipes"
@@ -79,10 +80,13 @@ def test_a_recipe_builds_its_model_without_its_data(name: str, monkeypatch: pyte
     recipe = recipe_at(name)
     model = assemble.skeleton(recipe)
     assert all(parameter.is_meta for parameter in model.parameters())
-    cuts = recipe.method.get("at")
-    counts = {"whole": 1, "dense": 1, "prune": 1, "skip": 2, "shuffle": 4}  # a quarter, half, three quarters, full
-    count = len(cuts) + 1 if cuts else recipe.backbone.get("blocks") or len(recipe.method.get("widths", "1"))
-    assert len(model.points) == counts.get(recipe.method["name"], count)
+    assert model.points[-1] == FULL
+    assert len(set(model.points)) == len(model.points)
+    if "at" in recipe.method:
+        exits = len(recipe.method["at"]) + 1 if recipe.method["at"] else recipe.backbone["blocks"]
+        assert model.points[:-1] == tuple(Point(exit=place) for place in range(1, exits))
+    if "widths" in recipe.method:
+        assert {*model.points} == {FULL, *(Point(width=width) for width in recipe.method["widths"])}
 
 
 # MACs alone, MACs with all classifiers passed, parameters; CIFAR-10 and CIFAR-100.

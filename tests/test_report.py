@@ -1,6 +1,5 @@
 """The report of a run: one file that asks for nothing, tells what is there and names what is missing."""
 
-import io
 import json
 import re
 import struct
@@ -14,7 +13,7 @@ from supple.errors import CheckpointError, SaveError
 from supple.ladder import Ladder, Row
 from supple.report import page, write_report
 from supple.report.labels import _apart
-from supple.report.plots import draw_ladder, draw_training, ladder_panels
+from supple.report.plots import draw_ladder, ladder_panels, render, training_panels
 
 HOSTILE = "<script>alert('x')</script>"
 
@@ -460,19 +459,14 @@ def test_labels_pushed_apart_keep_order_distance_and_bounds() -> None:
     assert _apart([39, 40], gap=5, low=0, high=40) == [35, 40]
 
 
-def test_training_is_drawn_into_a_buffer_or_a_file(tmp_path: Path) -> None:
-    buffer = io.BytesIO()
-    assert draw_training([epoch(1), epoch(2)], buffer) is buffer
-    path = draw_training([epoch(1), epoch(2)], tmp_path / "t.png")
-    assert isinstance(path, Path)
-    assert path.read_bytes() == buffer.getvalue()
-    assert png_size(buffer.getvalue())[0] > 1000
+def test_training_is_drawn_as_scores_and_loss_side_by_side() -> None:
+    drawn = render(list(training_panels([epoch(1), epoch(2)]).values()), "png")
+    assert png_size(drawn)[0] > 1000
 
 
-def test_training_without_validation_still_draws_the_loss(tmp_path: Path) -> None:
-    path = draw_training([{"epoch": 1, "loss": 2.0}, {"epoch": 2, "loss": float("nan")}], tmp_path / "t.svg")
-    assert isinstance(path, Path)
-    text = path.read_text()
+def test_training_without_validation_still_draws_the_loss() -> None:
+    panels = training_panels([{"epoch": 1, "loss": 2.0}, {"epoch": 2, "loss": float("nan")}])
+    text = render(list(panels.values()), "svg").decode()
     assert "training loss" in text
     assert "validation" not in text
 
@@ -482,8 +476,7 @@ def test_drawing_refuses_other_formats_and_empty_ladders(tmp_path: Path) -> None
         draw_ladder(Ladder(rows()), tmp_path / "a.gif")
     with pytest.raises(CheckpointError, match="no scores"):
         draw_ladder(Ladder([Row("full", macs=5)]), tmp_path / "a.png")
-    with pytest.raises(CheckpointError, match="no epoch"):
-        draw_training([], tmp_path / "a.png")
+    assert training_panels([]) == {}
     (tmp_path / "file").touch()
     with pytest.raises(SaveError, match="could not be written"):
         draw_ladder(Ladder(rows()), tmp_path / "file" / "a.png")

@@ -141,7 +141,7 @@ def test_every_width_is_counted_as_in_the_paper(command, tmp_path):
 
 def test_a_pruned_backbone_is_counted_as_in_the_paper(command, tmp_path):
     kept = json.dumps(spread(*SHAPES[0.6][:2]))
-    words = ("profile", another(tmp_path, "whole"), f"backbone.kept={kept}", "--json")
+    words = ("profile", another(tmp_path, "static"), f"backbone.kept={kept}", "--json")
     [row] = command(*words, "--count", "paper").json["points"]
     assert (row["params"], row["paper_flops"]) == (11_915_650, 1_725_569_856)
 
@@ -183,7 +183,7 @@ def test_the_pocket_twins_share_network_and_data_and_the_number_of_epochs_in_all
     search, unpruned = recipe("pocket/sidt_search"), recipe("pocket/sidt_unpruned")
     assert (search.data, search.backbone, search.loss) == (unpruned.data, unpruned.backbone, unpruned.loss)
     assert unpruned.train == search.train.model_copy(update={"epochs": 2 * search.train.epochs})
-    assert unpruned.method["name"] == "whole"
+    assert unpruned.method["name"] == "static"
     rows = [profile(skeleton(one))[0] for one in (search, unpruned)]
     assert rows[0] == rows[1]
     assert 0.9e6 < rows[0].params < 1.1e6

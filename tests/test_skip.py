@@ -340,12 +340,23 @@ def test_points_and_settled_survive_save_and_load(settled, tmp_path):
             assert torch.equal(again(X, point), settled(X, point))
 
 
+def test_a_margin_is_the_distance_of_the_nearest_score_from_the_threshold():
+    """Layers add 1 and nothing; the scores of layers 2 and 3 are sigmoids of the token before them."""
+    model = toy((1, 1), (1, 1), (1, 0), (1, 0))
+    x = numbers(-1.0, 1.0)  # the tokens are 0, then 1 where layer 2 ran (a score of 0.5 reaches 0.5); and 2, then 3
+    near, far = next(model.run(x, [HALF])).margin.tolist()
+    assert near == pytest.approx(0.0)
+    assert far == pytest.approx(1 / (1 + math.exp(-2)) - 0.5)
+    assert next(model.run(x, ["skip=0.6"])).margin.tolist() == pytest.approx([0.1, 1 / (1 + math.exp(-2)) - 0.6])
+    assert next(model.run(x, [FULL])).margin is None
+
+
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("point", [Point(exit=1), Point(layers=(1, 2)), Point(skip=0.5, width=0.5)])
 def test_other_points_are_refused(point):
-    with pytest.raises(PointError, match="thresholds and nothing else") as caught:
+    with pytest.raises(PointError, match="its points differ in skip") as caught:
         skipping().check(point)
     assert "skip=0.5" in caught.value.cure
 

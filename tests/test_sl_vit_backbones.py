@@ -9,7 +9,8 @@ from torch import Tensor, fx, nn
 from torch.testing import assert_close
 
 from supple.backbones import BACKBONES, DenseNet, ResNetV1
-from supple.backbones.top import classifier_of, dense_top, replace_top, swap
+from supple.backbones.classifier import dense_classifier, replace_classifier, swap
+from supple.backbones.protocols import classifier_of
 from supple.cost import count_macs, count_params
 from supple.errors import RecipeError
 
@@ -67,9 +68,9 @@ MACS = {"resnet_v1": 11_280_367_616, "densenet": 4_289_445_888, "inception_v3": 
 @pytest.mark.parametrize("name", NAMES)
 def test_at_224_pixels_everything_but_the_classifier_costs_what_the_arithmetic_says(name):
     net = full_size(name)
-    top = net.get_submodule(classifier_of(net))
-    assert isinstance(top, nn.Linear)
-    assert count_macs(lambda: net(image()[:1])) == MACS[name] + top.in_features * 1000
+    classifier = net.get_submodule(classifier_of(net))
+    assert isinstance(classifier, nn.Linear)
+    assert count_macs(lambda: net(image()[:1])) == MACS[name] + classifier.in_features * 1000
 
 
 TAPS = {  # MACs up to the tensor, and its shape
@@ -143,7 +144,7 @@ def test_the_cifar_stem_keeps_the_size_of_the_image(stem, side):
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("training", [True, False])
 def test_a_traced_network_says_the_same(name, training):
-    net = tiny(name, dropout=0.0, top=6).train(training)
+    net = tiny(name, dropout=0.0, classifier=6).train(training)
     x = torch.randn(2, 3, SMALL[name], SMALL[name])
     assert_close(fx.symbolic_trace(net)(x), net(x))
 
@@ -183,32 +184,32 @@ def test_weights_of_torchvision_fit_but_for_the_top(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_fresh_network_is_no_constant_and_every_weight_learns(name):
-    net = tiny(name, top=6, dropout=0.0).train()
+    net = tiny(name, classifier=6, dropout=0.0).train()
     logits = net(torch.randn(4, 3, SMALL[name], SMALL[name]))
     assert logits.std(0).min() > 0
     logits.square().sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in net.parameters())
 
 
-# --- the top ---
+# --- the classifier ---
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_new_top_is_two_dense_layers_with_dropout_between(name):
-    plain, dense = tiny(name), tiny(name, top=7, dropout=0.25)
-    linear, top = (net.get_submodule(net.classifier) for net in (plain, dense))
+def test_the_new_classifier_is_two_dense_layers_with_dropout_between(name):
+    plain, dense = tiny(name), tiny(name, classifier=7, dropout=0.25)
+    linear, classifier = (net.get_submodule(net.classifier) for net in (plain, dense))
     assert isinstance(linear, nn.Linear)
-    assert [type(part) for part in top] == [nn.Linear, nn.ReLU, nn.Dropout, nn.Linear]
-    assert (top[0].in_features, top[0].out_features) == (linear.in_features, 7)
-    assert (top[2].p, top[3].out_features) == (0.25, 5)
+    assert [type(part) for part in classifier] == [nn.Linear, nn.ReLU, nn.Dropout, nn.Linear]
+    assert (classifier[0].in_features, classifier[0].out_features) == (linear.in_features, 7)
+    assert (classifier[2].p, classifier[3].out_features) == (0.25, 5)
     rest = [p for path, p in plain.named_parameters() if not path.startswith(plain.classifier)]
     size = (linear.in_features + 1) * 7 + (7 + 1) * 5
     assert count_params(dense.parameters()) == count_params(rest) + size
 
 
-def test_a_dense_top_by_hand():
-    top = dense_top(2, 2, 1, dropout=0.5).eval()
-    top.load_state_dict(
+def test_a_dense_classifier_by_hand():
+    classifier = dense_classifier(2, 2, 1, dropout=0.5).eval()
+    classifier.load_state_dict(
         {
             "0.weight": torch.tensor([[1.0, 0.0], [0.0, -1.0]]),
             "0.bias": torch.tensor([1.0, 0.0]),
@@ -216,29 +217,29 @@ def test_a_dense_top_by_hand():
             "3.bias": torch.tensor([0.5]),
         }
     )
-    assert top(torch.tensor([[3.0, 4.0]])).item() == 2 * 4 + 5 * 0 + 0.5
+    assert classifier(torch.tensor([[3.0, 4.0]])).item() == 2 * 4 + 5 * 0 + 0.5
 
 
-def test_a_top_is_replaced_wherever_it_lies_and_the_order_of_modules_stays():
+def test_a_classifier_is_replaced_wherever_it_lies_and_the_order_of_modules_stays():
     net = nn.Sequential()
     net.add_module("head", nn.Sequential(nn.Flatten(), nn.Linear(12, 1000)))
     net.add_module("end", nn.Identity())
-    replace_top(net, "head.1", 3, hidden=4, dropout=0.1)
+    replace_classifier(net, "head.1", 3, hidden=4, dropout=0.1)
     assert [name for name, _ in net.named_children()] == ["head", "end"]
     assert (net.head[1][0].in_features, net.head[1][3].out_features) == (12, 3)
     assert net(torch.zeros(2, 3, 2, 2)).shape == (2, 3)
-    replace_top(net, "head.1.3", 9)
+    replace_classifier(net, "head.1.3", 9)
     assert net(torch.zeros(2, 3, 2, 2)).shape == (2, 9)
     swap(net, "head", nn.Flatten())
     assert net(torch.zeros(2, 3, 2, 2)).shape == (2, 12)
 
 
 @pytest.mark.parametrize("path", ["fc", "conv.weight", "conv", "", "conv.0"])
-def test_a_top_that_is_no_linear_layer_is_refused(path):
+def test_a_classifier_that_is_no_linear_layer_is_refused(path):
     net = nn.Sequential()
     net.add_module("conv", nn.Conv2d(3, 4, 1))
-    with pytest.raises(RecipeError, match="can have no new top"):
-        replace_top(net, path, 3)
+    with pytest.raises(RecipeError, match="can have no new classifier"):
+        replace_classifier(net, path, 3)
 
 
 def test_a_network_tells_where_its_classifier_is_or_not():
@@ -255,7 +256,7 @@ def test_a_network_tells_where_its_classifier_is_or_not():
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("bad", [{"num_classes": 0}, {"in_channels": 0}, {"top": -1}, {"dropout": 1.0}])
+@pytest.mark.parametrize("bad", [{"num_classes": 0}, {"in_channels": 0}, {"classifier": -1}, {"dropout": 1.0}])
 def test_common_settings_out_of_range_are_refused(name, bad):
     with pytest.raises(RecipeError, match=f"{name}: .*{next(iter(bad))}"):
         tiny(name, **bad)

@@ -5,17 +5,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from supple.backbones.places import cuts
+    from supple.builders import dense, exits, nested, prunable, shuffle, skip, slim, static
     from supple.checkpoint import load
     from supple.errors import LateError, PointError, SuppleError
     from supple.ladder import Ladder, Row
-    from supple.methods.exits import exits
     from supple.model import FlexibleModel, Output, Stage
-    from supple.point import FULL, Group, Point
+    from supple.point import FULL, Field, Group, Point, add_field
     from supple.runtime.opening import predictor
 
 __version__ = "0.6.0"
 __all__ = [
     "FULL",
+    "Field",
     "FlexibleModel",
     "Group",
     "Ladder",
@@ -26,20 +27,28 @@ __all__ = [
     "Row",
     "Stage",
     "SuppleError",
+    "add_field",
     "cuts",
+    "dense",
     "exits",
     "load",
+    "nested",
     "predictor",
+    "prunable",
+    "shuffle",
+    "skip",
+    "slim",
+    "static",
 ]
 
 _HOME = {
     "supple.backbones.places": ("cuts",),
+    "supple.builders": ("dense", "exits", "nested", "prunable", "shuffle", "skip", "slim", "static"),
     "supple.checkpoint": ("load",),
     "supple.errors": ("LateError", "PointError", "SuppleError"),
     "supple.ladder": ("Ladder", "Row"),
-    "supple.methods.exits": ("exits",),
     "supple.model": ("FlexibleModel", "Output", "Stage"),
-    "supple.point": ("FULL", "Group", "Point"),
+    "supple.point": ("FULL", "Field", "Group", "Point", "add_field"),
     "supple.runtime.opening": ("predictor",),
 }
 

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from supple.backbones import BACKBONES
+from supple.backbones.protocols import own_task
 from supple.checkpoint import load, read_manifest
 from supple.data import copycat
 from supple.data.choice import Splits
@@ -116,13 +117,13 @@ def skeleton(recipe: Recipe, device: str = "meta") -> FlexibleModel:
 def crowd_shape(recipe: Recipe) -> Shape:
     """Of a picture, and of the sound beside it where the backbone of the recipe listens."""
     picture = (3, *picture_size(recipe.data.name, recipe.data.size))
-    return (picture, HEARD) if recipe.backbone.get("hears") else picture
+    return (picture, HEARD) if recipe.backbone.get("use_audio") else picture
 
 
 def _must_answer(recipe: Recipe, task: str) -> None:
     """Refuses a classifier for boxes, and a detector for classes."""
     name = recipe.backbone["name"]
-    finds = getattr(BACKBONES[name], "task", "") == "boxes"
+    finds = own_task(BACKBONES[name]) == "boxes"
     if finds and task != "boxes":
         raise RecipeError(f"the backbone {name} finds objects; {recipe.data.name} has none.", "Use data.name=coco.")
     if task == "boxes" and not finds:
@@ -141,6 +142,6 @@ def _built(recipe: Recipe, classes: int, shape: Shape, device: str) -> FlexibleM
 
 def network_skeleton(recipe: Recipe) -> tuple[nn.Module, Shape]:
     """The backbone of a recipe without weights, as it is before anything is cut, and the shape of its input."""
-    model = skeleton(recipe.model_copy(update={"method": {"name": "whole", "learn": "all"}}))
+    model = skeleton(recipe.model_copy(update={"method": {"name": "static", "learn": "all"}}))
     assert model.input_shape is not None
     return model.get_submodule("backbone"), model.input_shape

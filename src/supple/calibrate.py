@@ -35,7 +35,7 @@ def calibrate(
     measure: str = "max_probability",
     keep_dominated: bool = False,
     seed: int = 0,
-    watch: Callable[[int], None] | None = None,
+    on_progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
     """The policy for a goal as the document that policy.json holds: see `describe`.
 
@@ -56,7 +56,7 @@ def calibrate(
         raise DataError(cause, f"Train with a larger data.holdout: at least {FEWEST}, better some hundreds.")
     counted, estimated = counted_costs(model)
     footing = _footing(model, goal, counted, data.batch(chosen[ours[:1]])[0])
-    first, second = (observe(model, data, chosen[part], watch) for part in (ours, theirs))
+    first, second = (observe(model, data, chosen[part], on_progress) for part in (ours, theirs))
     fitted = fit(
         first,
         footing.aim,
@@ -107,7 +107,9 @@ def _footing(model: FlexibleModel, goal: Goal, counted: Costs, x: Tensor) -> _Fo
 
 
 @torch.inference_mode()
-def observe(model: FlexibleModel, data: ImageSet, indices: Tensor, watch: Callable[[int], None] | None = None) -> Half:
+def observe(
+    model: FlexibleModel, data: ImageSet, indices: Tensor, on_progress: Callable[[int], None] | None = None
+) -> Half:
     """What every point says of these images, in one pass."""
     device = next(model.parameters()).device
     said: list[list[Tensor]] = [[] for _ in model.points]
@@ -115,8 +117,8 @@ def observe(model: FlexibleModel, data: ImageSet, indices: Tensor, watch: Callab
         x, _ = data.batch(part)
         for place, output in enumerate(model.run(x.to(device), model.points)):
             said[place].append(output.logits.float().cpu())
-        if watch is not None:
-            watch(len(part))
+        if on_progress is not None:
+            on_progress(len(part))
     return Half(model.points, [torch.cat(parts) for parts in said], data.labels[indices])
 
 

@@ -20,7 +20,7 @@ from supple.point import Point
 from supple.policies import Confident
 from supple.recipe import Recipe, make_recipe
 
-FORMAT = 1
+FORMAT = 2
 WEIGHTS, MANIFEST, LADDER, POLICY = "model.safetensors", "manifest.json", "ladder.json", "policy.json"
 METRICS, RECIPE, STATE = "metrics.jsonl", "recipe.yaml", "state"
 
@@ -92,7 +92,7 @@ def load(folder: str | Path) -> FlexibleModel:
         recipe = make_recipe(manifest["recipe"], where=str(folder / MANIFEST))
         shape, classes = _tuples(manifest["input_shape"]), tuple(manifest["classes"])
         model = build(recipe.backbone, recipe.method, len(classes), shape)
-        model.admit(Point.parse(text) for text in manifest["settled"])
+        model.add_points(Point.parse(text) for text in manifest["settled"])
         model.classes, model.task = classes, task_of(recipe.data.name)
         saved = manifest["preprocess"]
         model.preprocess = None if saved is None else saved_preprocess(model.task, saved)
@@ -100,7 +100,7 @@ def load(folder: str | Path) -> FlexibleModel:
         raise CheckpointError(f"{folder / MANIFEST} is incomplete: {error}.", "Restore it, or train again.") from None
     fill(model, tensors, folder / WEIGHTS)
     model.ladder = load_ladder(folder)
-    model.policy = load_policy(folder, model)  # type: ignore[assignment]
+    model.policy = load_policy(folder, model)
     return model.eval()
 
 

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from supple.ladder import Row
 from supple.model import FlexibleModel, example
-from supple.point import Point
+from supple.point import AnyPoint, Point
 from supple.text import macs as written
 
 M = TypeVar("M", bound=nn.Module)
@@ -65,7 +65,7 @@ def costly_branches(rows: Iterable[Row]) -> list[str]:
     ]
 
 
-def profile(model: FlexibleModel, points: Iterable[Point] | None = None) -> list[Row]:
+def profile(model: FlexibleModel, points: Iterable[AnyPoint] | None = None) -> list[Row]:
     """One row per point, cheapest first, for one sample.
 
     `macs`: one run of that point alone. `macs_through`: what a policy pays that looked at every published point on the
@@ -91,7 +91,7 @@ def profile(model: FlexibleModel, points: Iterable[Point] | None = None) -> list
                 macs_through=count_macs(lambda through=(*passed, point): model(x, through)),  # type: ignore[misc]
                 params=count_params(model.extract(point).parameters()),
                 branch_params=None if branch is None else count_params(branch.parameters()),
-                extra_params=count_params(model.training_only()),
+                extra_params=count_params(model.auxiliary_parameters()),
             )
         )
     return rows

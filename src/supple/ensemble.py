@@ -13,7 +13,7 @@ from supple.model import FlexibleModel
 from supple.point import FULL, Point
 
 ARBITRARY = "arbitrary"  # the group of method shuffle
-Watch = Callable[[int], None]
+OnProgress = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,12 @@ def answers(model: FlexibleModel, x: Any, ways: dict[str, Point]) -> dict[str, T
 
 @torch.inference_mode()
 def score_ensemble(
-    models: Sequence[FlexibleModel], data: Dataset, *, seed: int = 0, batch_size: int = 256, watch: Watch | None = None
+    models: Sequence[FlexibleModel],
+    data: Dataset,
+    *,
+    seed: int = 0,
+    batch_size: int = 256,
+    on_progress: OnProgress | None = None,
 ) -> list[Accuracy]:
     """Accuracy of the mean logits. In arbitrary order, which all models must know, each has one random order."""
     rng = random.Random(seed)
@@ -66,7 +71,7 @@ def score_ensemble(
         said = [answers(model, x, way) for model, way in zip(models, ways)]
         for order in shared:
             sums[order] += hits(torch.stack([logits[order] for logits in said]).mean(0), y)
-        if watch is not None:
-            watch(len(indices))
+        if on_progress is not None:
+            on_progress(len(indices))
     n = len(data)
     return [Accuracy(order, float(first) / n, float(five) / n, n) for order, (first, five) in sums.items()]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from supple.model import FlexibleModel
-from supple.point import Group, Point
+from supple.point import AnyPoint, Group, Point
 from supple.tasks import get_task
 
 
@@ -49,7 +49,7 @@ class Score:
 def evaluate(
     model: FlexibleModel,
     data: Dataset,
-    points: Iterable[Point] | None = None,
+    points: Iterable[AnyPoint] | None = None,
     *,
     batch_size: int = 256,
     channels_last: bool = False,
@@ -62,9 +62,9 @@ def evaluate(
     """
     task = get_task(model.task)
     batch_size = min(batch_size, getattr(data, "at_once", batch_size))  # large pictures come a few at a time
-    points = model.order(points if points is not None else (*model.points, *model.settled))
+    asked = model.order(points if points is not None else (*model.points, *model.settled))
     device = next(model.parameters()).device
-    meters = {point: task.meter(model) for point in points}
+    meters = {point: task.meter(model) for point in asked}
     spent: dict[Point, float] = {}
     was_training = model.training
     model.eval()
@@ -73,7 +73,7 @@ def evaluate(
             x, y = to_device(data.batch(indices), device)
             if channels_last and isinstance(x, Tensor):
                 x = x.contiguous(memory_format=torch.channels_last)
-            for output in model.run(x, points):
+            for output in model.run(x, asked):
                 meters[output.point].add(output, y)
                 if output.cost is not None:
                     spent[output.point] = spent.get(output.point, 0.0) + float(output.cost.double().sum())

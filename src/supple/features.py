@@ -14,14 +14,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from supple.data.choice import Splits
 from supple.data.images import ImageSet
 from supple.errors import RecipeError, SaveError
 from supple.evaluate import Dataset
 from supple.files import write
-from supple.methods.exits import Exits
 from supple.methods.staged import Features
 from supple.model import FlexibleModel
 from supple.progress import counting
@@ -29,6 +28,7 @@ from supple.recipe import Recipe
 from supple.text import say, size
 
 Array = np.ndarray[Any, np.dtype[np.float16]]
+Compute = Callable[[Any], Features]  # see FlexibleModel.cached_features
 DONE = "done.json"
 BATCH = 128
 
@@ -53,7 +53,8 @@ def cached(recipe: Recipe, model: FlexibleModel, splits: Splits, quiet: bool = F
     """The training and validation images as features, computed now if the folder does not have them."""
     folder = recipe.train.cache_features
     assert folder is not None
-    if not isinstance(model, Exits) or model.way != "classifier_wise":
+    features = model.cached_features()
+    if features is None or model.backbone is None:
         raise RecipeError(
             "train.cache_features is set, but the backbone learns: what the branches read would change.",
             "Set method.way=classifier_wise, or leave train.cache_features out.",
@@ -66,10 +67,11 @@ def cached(recipe: Recipe, model: FlexibleModel, splits: Splits, quiet: bool = F
         )
     if not (isinstance(splits.train, ImageSet) and isinstance(splits.val, ImageSet)):
         raise RecipeError(f"train.cache_features is for classes, not for {recipe.data.name}.", "Leave it out.")
-    place = Path(folder) / digest(recipe, model)
+    place = Path(folder) / digest(recipe, model.backbone)
     with held(place):
         if not (place / DONE).is_file():
-            compute(model, {"train": splits.train, "val": splits.val}, place, quiet)
+            model.eval()
+            compute(features, {"train": splits.train, "val": splits.val}, place, quiet)
         elif not quiet:
             say(f"features: {place}, from an earlier run")
     return open_part(place, "train", splits.train.labels), open_part(place, "val", splits.val.labels)
@@ -89,23 +91,22 @@ def held(place: Path) -> Iterator[None]:
         yield
 
 
-def digest(recipe: Recipe, model: Exits) -> str:
+def digest(recipe: Recipe, backbone: nn.Module) -> str:
     """The name of the folder: of the backbone's weights, the cuts and the images."""
     told = recipe.resolved()
-    facts = {key: told.get(key) for key in ("backbone", "copycat")} | {"at": told["method"]["at"]}
+    facts = {key: told.get(key) for key in ("backbone", "copycat")} | {"at": told["method"].get("at")}
     unrelated = ("batch_size", "test_limit", "root", "crop", "flip", "policy")
     facts["data"] = {key: value for key, value in told["data"].items() if key not in unrelated}
     found = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
-    for name, value in sorted(model.backbone.state_dict().items()):
+    for name, value in sorted(backbone.state_dict().items()):
         found.update(name.encode())
         found.update(value.detach().cpu().contiguous().numpy().tobytes())
     return found.hexdigest()[:16]
 
 
-def compute(model: Exits, parts: dict[str, ImageSet], place: Path, quiet: bool) -> None:
+def compute(features: Compute, parts: dict[str, ImageSet], place: Path, quiet: bool) -> None:
     """Runs the backbone over the images and writes the tensors at the cuts; says first how large they will be."""
-    with torch.no_grad():
-        one = model.eval().features(parts["train"].batch(torch.arange(1))[0])
+    one = features(parts["train"].batch(torch.arange(1))[0])
     count = sum(len(part) for part in parts.values())
     total = 2 * count * sum(cut.numel() for cut in one.outputs)
     say(f"features: {size(total)} for {count} images in {place}")
@@ -116,22 +117,22 @@ def compute(model: Exits, parts: dict[str, ImageSet], place: Path, quiet: bool) 
                 f"the features need {size(total)}, and {place} has {size(free)} left.",
                 "Use fewer images (data.limit), cut later, or leave train.cache_features out.",
             )
-        with counting(count, "features", quiet=quiet) as watch:
+        with counting(count, "features", quiet=quiet) as on_progress:
             for name, part in parts.items():
                 arrays = [
                     np.lib.format.open_memmap(_file(place, name, k), "w+", np.float16, (len(part), *cut.shape[1:]))
                     for k, cut in enumerate(one.outputs)
                 ]
-                fill(model, part, arrays, watch)
+                fill(features, part, arrays, on_progress)
         write(place / DONE, json.dumps({"images": count, "bytes": total}))
     except OSError as error:
         cure = "Choose another train.cache_features."
         raise SaveError(f"{place} cannot be written: {error.strerror}.", cure) from None
 
 
-def fill(model: Exits, part: ImageSet, arrays: Sequence[Array], watch: Callable[[int], None]) -> None:
+def fill(features: Compute, part: ImageSet, arrays: Sequence[Array], on_progress: Callable[[int], None]) -> None:
     for indices in torch.split(torch.arange(len(part)), BATCH):
-        found = model.features(part.batch(indices)[0])
+        found = features(part.batch(indices)[0])
         for array, cut in zip(arrays, found.outputs):
             half = cut.half()
             if not half.isfinite().all():
@@ -140,7 +141,7 @@ def fill(model: Exits, part: ImageSet, arrays: Sequence[Array], watch: Callable[
                     "Leave train.cache_features out.",
                 )
             array[int(indices[0]) : int(indices[-1]) + 1] = half.numpy()
-        watch(len(indices))
+        on_progress(len(indices))
     for array in arrays:
         array.flush()  # type: ignore[attr-defined]
 

@@ -58,17 +58,12 @@ def restrict(teachers: Tensor, indices: Sequence[int]) -> Tensor:
     return torch.where(sums > 0, part / sums.clamp_min(1e-12), part)
 
 
-def distillation(student: Tensor, teacher: Tensor, tau: float = 1.0, kind: str = "kl") -> Tensor:
-    """How far a student is from a teacher, eq. (2), mean over the batch; the teacher gets no gradient.
-
-    "kl": tau^2 KL(teacher || student); "ce": tau^2 times the cross-entropy (the same gradient); "reverse_kl": tau^2
-    KL(student || teacher), as eq. (2) is printed.
-    """
-    return tau**2 * _apart(F.log_softmax(student / tau, dim=1), F.log_softmax(teacher / tau, dim=1), kind)
-
-
 def _apart(log_student: Tensor, log_teacher: Tensor, kind: str) -> Tensor:
-    """The divergence of two batches of log-probabilities, mean over the batch; the teacher's are detached."""
+    """How far a student is from a teacher, eq. (2), from log-probabilities: mean over the batch, teachers detached.
+
+    "kl": KL(teacher || student); "ce": the cross-entropy (the same gradient); "reverse_kl": KL(student || teacher), as
+    eq. (2) is printed.
+    """
     log_teacher = log_teacher.detach()
     if kind == "kl":
         each = (log_teacher.exp() * (log_teacher - log_student)).sum(1)
@@ -99,7 +94,8 @@ def distill(
     `smoothing` softens the labels.
 
     Departure: (1) and (2) print the student as the first argument, which would put the logarithm on a one-hot label.
-    We read both with the target first, so (2) is KL(teacher || student). Teachers are detached.
+    We read both with the target first, so (2) is KL(teacher || student). Teachers are detached. As usual, a divergence
+    at the temperature tau counts tau^2 times, so that its gradient does not shrink.
     """
     total = logits[0].new_zeros(())
     matrix = teachers.tolist()
@@ -177,7 +173,7 @@ def density_objective(points: Sequence[Point]) -> Objective:
         for output in outputs:
             if output.logits.shape != target.density.shape:
                 cause = f"loss.name is density, but the point {output.point} gives no map of the picture's size."
-                raise RecipeError(cause, "Set backbone.readout=density and method whole, or use loss.name=count.")
+                raise RecipeError(cause, "Set backbone.readout=density and method static, or use loss.name=count.")
         each = [(o.logits.float() - target.density).square().flatten(1).sum(1).mean() / 2 for o in outputs]
         return torch.stack(each).sum()
 

@@ -1,7 +1,7 @@
 """Merged models: every layer from another run (LayerShuffle paper, section 4.4).
 
-A plan names, for every layer, the run that it comes from, counted from 1. The paper does not say who owns what is no
-layer (stem, norm, head): here one run does, or the mean of all. What serves one layer alone travels with it.
+A plan names, for every layer, the run that it comes from, counted from 1. The paper does not say who owns the
+rest (stem, norm, head): here one run does, or the mean of all. What serves one layer alone travels with it.
 """
 
 import copy
@@ -15,19 +15,16 @@ import torch
 from torch import Tensor
 
 from supple.data.choice import Splits
-from supple.ensemble import Accuracy, Watch, answers, hits, orders
+from supple.ensemble import Accuracy, OnProgress, answers, hits, orders
 from supple.errors import MergeError
 from supple.evaluate import Dataset, to_device
 from supple.finish import score_and_save
-from supple.methods.shuffle import Shuffle
-from supple.methods.whole import Whole
 from supple.model import FlexibleModel
-from supple.sources import Source
+from supple.sources import MergeInput
 
 Weights = Mapping[str, Tensor]
 Plan = tuple[int, ...]  # for every layer the run that it comes from
 MEAN = "mean"
-TRAVEL = ("positions", "predictors")  # parts of method shuffle that are one for each layer
 
 
 # --- plans ------------------------------------------------------------------------------------------------------------
@@ -45,7 +42,7 @@ def parse_plan(text: str, runs: int, layers: int) -> Plan:
     """`3-1-2`: layer 1 comes from run 3, layer 2 from run 1, layer 3 from run 2. Runs may be repeated."""
     cure = f"Name one of the {runs} runs for each of the {layers} layers: --plan {_example(runs, layers)}."
     if not re.fullmatch(r"\d{1,6}(-\d{1,6})*", text, re.ASCII):
-        raise MergeError(f'--plan is "{text[:60]}", which is no list of numbers.', cure)
+        raise MergeError(f'--plan is "{text[:60]}", which is not a list of numbers.', cure)
     plan = tuple(int(part) for part in text.split("-"))
     if len(plan) != layers:
         raise MergeError(f"--plan names runs for {len(plan)} layers; the runs have {layers}.", cure)
@@ -56,7 +53,7 @@ def parse_plan(text: str, runs: int, layers: int) -> Plan:
 
 
 def parse_ends(text: str, runs: int) -> int | None:
-    """The run that gives whatever is no layer; None: the mean of all."""
+    """The run that gives everything but the layers; None: the mean of all."""
     if text == MEAN:
         return None
     if not re.fullmatch(r"\d{1,6}", text, re.ASCII) or not 1 <= int(text) <= runs:
@@ -73,32 +70,30 @@ def _example(runs: int, layers: int) -> str:
 
 def layer_weights(model: FlexibleModel) -> dict[str, int]:
     """The layer, counted from 0, of every weight that belongs to one."""
-    blocks = _blocks(model)
-    place = next(name for name, part in model.named_modules() if part is blocks)
-    belongs = re.compile(rf"(?:{'|'.join(map(re.escape, (place, *TRAVEL)))})\.(\d+)\.")
+    belongs = re.compile(rf"(?:{'|'.join(map(re.escape, _layer_lists(model)))})\.(\d+)\.")
     found = {name: belongs.match(name) for name in model.state_dict()}
     return {name: int(match[1]) for name, match in found.items() if match}
 
 
 def count_layers(model: FlexibleModel) -> int:
-    return len(_blocks(model))
+    return len(list(model.get_submodule(_layer_lists(model)[0]).children()))
 
 
-def _blocks(model: FlexibleModel) -> torch.nn.Sequential:
-    backbone = getattr(model, "backbone", None)
-    if not isinstance(model, Shuffle | Whole) or not all(hasattr(backbone, part) for part in ("stem", "blocks")):
-        cause = f"runs of method {type(model).__name__.lower()} with a {type(backbone).__name__} cannot be merged."
-        raise MergeError(cause, "Merge runs of method shuffle, or whole, with the backbone vit or vit_cifar.")
-    blocks: torch.nn.Sequential = backbone.blocks  # type: ignore[union-attr]
-    return blocks
+def _layer_lists(model: FlexibleModel) -> tuple[str, ...]:
+    paths = model.mergeable()
+    if not paths:
+        method, network = type(model).__name__.lower(), type(model.backbone or model).__name__
+        cure = "Merge runs of method shuffle, or static, with the backbone vit or vit_cifar."
+        raise MergeError(f"runs of method {method} with a {network} cannot be merged.", cure)
+    return paths
 
 
-def end_weights(sources: Sequence[Weights], layers: Mapping[str, int], owner: int | None) -> dict[str, Tensor]:
-    """What is no layer, from one run or as the mean of all (counters, which have no mean, from the first)."""
-    names = [name for name in sources[0] if name not in layers]
+def end_weights(weights: Sequence[Weights], layers: Mapping[str, int], owner: int | None) -> dict[str, Tensor]:
+    """Everything but the layers, from one run or as the mean of all (counters, which have no mean, from the first)."""
+    names = [name for name in weights[0] if name not in layers]
     if owner is not None:
-        return {name: sources[owner - 1][name] for name in names}
-    return {name: _mean([source[name] for source in sources]) for name in names}
+        return {name: weights[owner - 1][name] for name in names}
+    return {name: _mean([one[name] for one in weights]) for name in names}
 
 
 def _mean(values: Sequence[Tensor]) -> Tensor:
@@ -106,9 +101,9 @@ def _mean(values: Sequence[Tensor]) -> Tensor:
     return torch.stack([value.double() for value in values]).mean(0).to(first) if first.is_floating_point() else first
 
 
-def merge_weights(sources: Sequence[Weights], layers: Mapping[str, int], plan: Plan, ends: Weights) -> Weights:
+def merge_weights(weights: Sequence[Weights], layers: Mapping[str, int], plan: Plan, ends: Weights) -> Weights:
     """Every layer's weights from the run that the plan names for it, all others from `ends`."""
-    return {**ends, **{name: sources[plan[layer] - 1][name] for name, layer in layers.items()}}
+    return {**ends, **{name: weights[plan[layer] - 1][name] for name, layer in layers.items()}}
 
 
 # --- merging runs -----------------------------------------------------------------------------------------------------
@@ -131,7 +126,7 @@ def score_merges(
     owner: int | None = 1,
     seed: int = 0,
     batch_size: int = 256,
-    watch: Watch | None = None,
+    on_progress: OnProgress | None = None,
 ) -> list[Accuracy]:
     """Mean accuracy of random merges, each also in a random order of its own where the models can.
 
@@ -150,8 +145,8 @@ def score_merges(
             merged.load_state_dict(merge_weights(weights, layers, plan, ends))
             for order, logits in answers(merged, x, ways).items():
                 sums[order][draw] += hits(logits, y)
-            if watch is not None:
-                watch(len(indices))
+            if on_progress is not None:
+                on_progress(len(indices))
     n, found = len(data), []
     for order, right in sums.items():
         (top1, top5), (off1, off5) = (right / n).mean(0).tolist(), (right / n).std(0, correction=0).tolist()
@@ -159,13 +154,15 @@ def score_merges(
     return found
 
 
-def merge_to(out: Path, sources: Sequence[Source], plan: Plan, owner: int | None, splits: Splits) -> dict[str, Any]:
-    """Writes the merged model as a run, scored on the test images; gives what its manifest says of the sources."""
+def merge_to(
+    out: Path, merge_inputs: Sequence[MergeInput], plan: Plan, owner: int | None, splits: Splits
+) -> dict[str, Any]:
+    """Writes the merged model as a run, scored on the test images; gives what its manifest says of the runs."""
     facts = {
         "plan": list(plan),
         "ends": MEAN if owner is None else owner,
-        "runs": [{"run": source.name, "weights": source.digest} for source in sources],
+        "runs": [{"run": one.name, "weights": one.digest} for one in merge_inputs],
     }
-    model = merge([source.model for source in sources], plan, owner)
-    score_and_save(sources[(owner or 1) - 1].recipe, out, model, splits, {"merged": facts})
+    model = merge([one.model for one in merge_inputs], plan, owner)
+    score_and_save(merge_inputs[(owner or 1) - 1].recipe, out, model, splits, {"merged": facts})
     return facts

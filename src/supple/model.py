@@ -1,54 +1,59 @@
 """A FlexibleModel is an ordered family of points that share weights.
 
 The point is an argument of the call, never a setting left on the module: two requests with different points may be in
-flight at once. A method (see `methods/`) writes `points`, `run` and `plain`; the rest is inherited.
+flight at once. A method (see `methods/`) writes `points`, `run` and `plain`; the rest is inherited. What only some
+methods can do (layers to merge, scores to prune by) is declared here too, with defaults that say no.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor, nn
 
 from supple.errors import PointError
 from supple.ladder import Ladder
-from supple.point import FULL, Group, Point
+from supple.point import FIELDS, FULL, AnyPoint, Group, Point, as_point
+
+if TYPE_CHECKING:
+    from supple.backbones.protocols import Trunk
+    from supple.backbones.tap import Tap
+    from supple.methods.gates import Gates
+    from supple.methods.ranking import Scores
+    from supple.methods.staged import Features
+    from supple.policies import Confident
 
 Shape = tuple[Any, ...]  # of one sample: the sides of a tensor, or the shapes of several
 State = Any  # what lives at a cut: a tensor, or a tuple or dict of tensors, all with the batch first
 Batches = Iterable[tuple[Any, Any]]  # (x, y)
+Outputs = Generator["Output", Tensor | None, None]  # what `run` gives
 
 
 @dataclass
 class Output:
-    """What one point said of one batch. Whatever a penalty or an analysis needs travels here, never on the module."""
+    """What one point answered for one batch. What a penalty or an analysis needs travels here, never on the module."""
 
     point: Point
     logits: Tensor
     aux: dict[str, Tensor] = field(default_factory=dict)  # gate logits, position logits, dependency weights, ...
     cost: Tensor | None = None  # MACs of each sample, where they depend on the data
+    margin: Tensor | None = None  # of each sample, how far its nearest discrete decision is from flipping; None: none
     losses: dict[str, Tensor] | None = None  # losses the model computes itself (detectors)
 
 
-class Trunk(Protocol):
-    """A network as stem, blocks that keep the shape, and head: what methods that bend the depth work on."""
-
-    blocks: nn.Sequential
-    width: int  # of a token
-    class_token: bool  # whether the first token is one
-
-    def stem(self, x: Any) -> Tensor: ...
-    def head(self, state: Tensor) -> Tensor: ...
-
-
 class Stage(nn.Module):
-    """A piece between two cuts: `body` carries the state on; `head`, where there is one, reads the logits from it."""
+    """A piece between two cuts: `body` carries the state on; `head` reads the logits of `point` from it.
 
-    def __init__(self, body: nn.Module, head: nn.Module | None = None) -> None:
+    A stage that answers no point has neither of the two.
+    """
+
+    def __init__(self, body: nn.Module, head: nn.Module | None = None, point: Point | None = None) -> None:
         super().__init__()
+        assert (head is None) == (point is None), "a stage answers a point if, and only if, it has a head"
         self.body = body
         self.head = head
+        self.point = point
 
     def forward(self, state: State, read: bool = True) -> tuple[State, Tensor | None]:
         state = self.body(state)
@@ -67,16 +72,20 @@ class FlexibleModel(nn.Module):
     task: str = "classes"  # a key of supple.tasks.TASKS
     classes: tuple[str, ...] = ()
     preprocess: Any = None  # set by `supple.load`: what turns a file into an input
+    policy: "Confident | None" = None  # when to stop early, as calibrated; set by `supple.load`
     ladder: Ladder  # empty, until `supple.load` or an evaluation fills it
+    backbone: nn.Module | None  # the network that the method holds; None: it took the network apart
+    backbone_spec: dict[str, Any] | None = None  # its section of a recipe; None: it is a module without a name
 
     def __init__(self) -> None:
         super().__init__()
+        self.backbone = None
         self.groups = {}
         self.ladder = Ladder()
 
     # --- what a method writes -------------------------------------------------------------------------------------
 
-    def run(self, x: Any, points: Iterable[Point]) -> Generator[Output, Tensor | None, None]:
+    def run(self, x: Any, points: Iterable[AnyPoint]) -> Outputs:
         """Yields each asked point's output as soon as it exists, in execution order.
 
         Stages that no asked point needs do not run. `keep = yield output`: the caller may send the indices (or a mask)
@@ -92,6 +101,15 @@ class FlexibleModel(nn.Module):
         """The one spelling of a point: for example, the last exit is the full model. Default: as it stands."""
         return point
 
+    def validate(self, point: Point) -> None:
+        """Raises PointError, saying what is possible, for a canonical point that this model cannot run.
+
+        Default: those in `points` and `settled` can be run.
+        """
+        if point not in (*self.points, *self.settled):
+            possible = ", ".join(map(str, (*self.points, *self.settled)))
+            raise PointError(f"this model cannot run {point!r}: it has the points {possible}.", "Use one of these.")
+
     def rank(self, point: Point) -> float:
         """Where a checked point comes in execution order. Default: its place in `points`."""
         return (*self.points, *self.settled).index(point)
@@ -100,34 +118,37 @@ class FlexibleModel(nn.Module):
         """The method's own loss term. Default: none."""
         return outputs[0].logits.new_zeros(())
 
-    def undecayed(self) -> Iterable[nn.Parameter]:
+    def no_weight_decay(self) -> Iterable[nn.Parameter]:
         """Parameters that weight decay leaves alone. Default: none."""
         return ()
 
-    def phases(self) -> int:
+    def num_phases(self) -> int:
         """How many trainings follow one another, each with its own epochs and optimizer. Default: one."""
         return 1
 
-    def enter(self, phase: int) -> tuple[Point, ...]:
+    def begin_phase(self, phase: int) -> tuple[Point, ...]:
         """Called before a phase (they count from 0): says what may learn in it, and gives the points that do."""
         return self.points
 
-    def admit(self, points: Iterable[Point]) -> None:
+    def add_points(self, points: Iterable[AnyPoint]) -> None:
         """Makes room for further points (no statistics yet: `settle` finds them, a checkpoint brings them)."""
         for point in points:
             self.check(point)
 
-    def settle(self, loader: Batches, points: Iterable[Point] = ()) -> None:
+    def settle(self, loader: Batches, points: Iterable[AnyPoint] = ()) -> None:
         """Once after training: what must be computed from data, such as norm statistics for more widths."""
-        self.admit(points)
+        self.add_points(points)
 
-    def stages(self) -> list[nn.Module]:
-        """The full model as modules `state -> (state, logits or None)`; the first takes x. Default: one stage."""
-        return [Stage(nn.Identity(), _Full(self))]
+    def stages(self) -> list[Stage]:
+        """The full model as a chain `state -> (state, logits or None)`; the first takes x, the last answers `full`.
 
-    def regions(self) -> list[nn.Module]:
+        The logits of a stage are those of its `point`; a stage without a point gives none. Default: one stage.
+        """
+        return [Stage(nn.Identity(), _Full(self), FULL)]
+
+    def compilable_modules(self) -> list[nn.Module]:
         """The modules torch.compile may take one by one: each is called alike in every step, whatever the points."""
-        stages = [stage for stage in self.stages() if isinstance(stage, Stage)]
+        stages = self.stages()
         parts = [part for stage in stages for part in (stage.body, stage.head) if part is not None]
         return parts if len(stages) > 1 else []
 
@@ -135,48 +156,87 @@ class FlexibleModel(nn.Module):
         """The part that only serves this point's own answer (an exit's classifier), if there is such a part."""
         return None
 
-    def training_only(self) -> Iterable[nn.Parameter]:
+    def auxiliary_parameters(self) -> Iterable[nn.Parameter]:
         """Parameters that no point uses when it answers; they are counted as `extra_params`."""
         return ()
 
+    # --- what only some methods can do ------------------------------------------------------------------------------
+
     @property
-    def trunk(self) -> Trunk | None:
+    def trunk(self) -> "Trunk | None":
         """The network as stem, blocks and head, where it is such a one."""
+        return None
+
+    @property
+    def taps(self) -> "tuple[Tap, ...]":
+        """What the branches of a cut network read, cut by cut. Default: the network is not cut."""
+        return ()
+
+    def cached_features(self) -> "Callable[[Any], Features] | None":
+        """From inputs to what `run` also takes in their place, worth keeping as it never changes in training.
+
+        Default: None, there is nothing of that kind.
+        """
+        return None
+
+    def mergeable(self) -> tuple[str, ...]:
+        """Paths of the module lists whose k-th entry belongs to layer k alone, so that runs can exchange layers.
+
+        Default: none, such runs cannot be merged.
+        """
+        return ()
+
+    def pruning_scores(self) -> "Scores | None":
+        """How much each dimension of the backbone matters, as a search found. Default: None, it was never searched."""
+        return None
+
+    def layer_gates(self) -> "Gates | None":
+        """What decides, layer by layer, whether a sample runs it, where layers can run one by one. Default: None."""
         return None
 
     # --- what every model offers ----------------------------------------------------------------------------------
 
-    def check(self, point: Point) -> Point:
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The fields in which the points of this model differ."""
+        known = [point.chosen() for point in (*self.points, *self.settled)]
+        return tuple(name for name in FIELDS if any(name in chosen for chosen in known))
+
+    def check(self, point: AnyPoint) -> Point:
         """The canonical spelling of a point this model can run; PointError says what is possible instead."""
-        canonical = self.canonical(point)
-        if canonical in self.points or canonical in self.settled:
-            return canonical
-        possible = ", ".join(map(str, (*self.points, *self.settled)))
-        raise PointError(f"this model cannot run {point!r}: it has the points {possible}.", "Use one of these.")
+        given = as_point(point)
+        canonical = self.canonical(given)
+        if canonical != FULL:
+            foreign = [name for name in canonical.chosen() if name not in self.axes]
+            if foreign:
+                differ = f"its points differ in {', '.join(self.axes)}" if self.axes else "it has one point, full"
+                raise PointError(
+                    f"this model cannot run {given!r}: it has no axis {', '.join(foreign)}, {differ}.",
+                    f"Use one of its points: {', '.join(map(str, (*self.points, *self.settled)))}.",
+                )
+            self.validate(canonical)
+        return canonical
 
-    def order(self, points: Iterable[Point]) -> list[Point]:
+    def order(self, points: Iterable[AnyPoint]) -> list[Point]:
         """The checked points, each once, in execution order."""
-        points = tuple(points) if isinstance(points, Iterable) and not isinstance(points, (Point, str)) else (points,)
-        for point in points:
-            if not isinstance(point, Point):
-                raise PointError(f"{point!r} is no Point.", 'Write Point(exit=2), or Point.parse("exit=2").')
-        if len(points) == 1:
-            return [self.check(points[0])]
-        return sorted({self.check(point) for point in points}, key=self.rank)
+        if isinstance(points, (Point, str)) or not isinstance(points, Iterable):
+            points = (points,)
+        checked = [self.check(point) for point in points]
+        return sorted(set(checked), key=self.rank) if len(checked) > 1 else checked
 
     @overload
-    def forward(self, x: Any, point: Point = FULL) -> Tensor: ...
+    def forward(self, x: Any, point: AnyPoint = FULL) -> Tensor: ...
     @overload
-    def forward(self, x: Any, point: Sequence[Point]) -> tuple[Output, ...]: ...
-    def forward(self, x: Any, point: Point | Sequence[Point] = FULL) -> Tensor | tuple[Output, ...]:
+    def forward(self, x: Any, point: Sequence[AnyPoint]) -> tuple[Output, ...]: ...
+    def forward(self, x: Any, point: AnyPoint | Sequence[AnyPoint] = FULL) -> Tensor | tuple[Output, ...]:
         """The logits of one point, or the outputs of several (what the training loop asks for)."""
-        if not isinstance(point, Point):
+        if not isinstance(point, (Point, str)):
             return tuple(self.run(x, point))  # in execution order
         for output in self.run(x, (point,)):
             return output.logits
         raise AssertionError(f"run() yielded nothing for {point}")
 
-    def extract(self, point: Point = FULL, deploy: bool = False) -> nn.Module:
+    def extract(self, point: AnyPoint = FULL, deploy: bool = False) -> nn.Module:
         """A plain, physically smaller module with the outputs of `point`.
 
         deploy=True also folds the norms into the convolutions and picks the memory format (equal to 1e-5), for
@@ -202,8 +262,8 @@ class _Full(nn.Module):
         return logits
 
 
-def said(point: Point, answer: Tensor | Mapping[str, Any]) -> Output:
-    """The output of a point, from what a network gave: logits, or a mapping of `Output`'s fields (detectors)."""
+def as_output(point: Point, answer: Tensor | Mapping[str, Any]) -> Output:
+    """The output of a point, made from what a network gave: logits, or a mapping of `Output`'s fields (detectors)."""
     return Output(point, answer) if isinstance(answer, Tensor) else Output(point, **answer)
 
 

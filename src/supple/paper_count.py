@@ -20,7 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from supple.backbones.top import classifier_of, swap
+from supple.backbones.classifier import swap
+from supple.backbones.protocols import classifier_of
 from supple.cost import count_macs, on_meta
 from supple.errors import RecipeError
 from supple.methods.encoder import SelfAttention
@@ -34,7 +35,7 @@ class PaperCost:
     """What the paper's tables print of one point, for one sample."""
 
     flops: int  # "total FLOPS": the backbone up to the cut and this branch
-    acceleration: float | None = None  # SL-ViT: FLOPS of the backbone without its top, over these
+    acceleration: float | None = None  # SL-ViT: FLOPS of the backbone without its classifier, over these
 
 
 def published_costs(model: FlexibleModel, points: Iterable[Point], recipe: Recipe) -> list[PaperCost]:
@@ -56,12 +57,12 @@ def macs_and_norms(model: FlexibleModel, point: Point) -> int:
 
 def paper_costs(model: FlexibleModel, points: Iterable[Point]) -> list[PaperCost]:
     """The costs of points in SL-ViT's count, in the order given."""
-    network, shape = getattr(model, "backbone", None), model.input_shape
+    network, shape = model.backbone, model.input_shape
     assert shape is not None, "a model to profile knows the shape of its input"
-    top = classifier_of(network) if isinstance(network, nn.Module) else None
-    if top is None:
+    classifier = None if network is None else classifier_of(network)
+    if classifier is None:
         raise RecipeError(
-            f"--count paper cannot tell which layer is the top of {type(network or model).__name__}.",
+            f"--count paper cannot tell which layer is the classifier of {type(network or model).__name__}.",
             "It is for those of SL-ViT (resnet_v1, densenet, inception_v3, audiocsrnet) and SiDT. Leave --count out.",
         )
     model = copy.deepcopy(model).to("meta").eval()
@@ -69,7 +70,7 @@ def paper_costs(model: FlexibleModel, points: Iterable[Point]) -> list[PaperCost
     flops = [paper_flops(model, x, point) for point in points]
     bare = copy.deepcopy(model.backbone)
     assert isinstance(bare, nn.Module)
-    swap(bare, top, nn.Identity())
+    swap(bare, classifier, nn.Identity())
     whole = paper_flops(bare, x)
     return [PaperCost(count, whole / count) for count in flops]
 

@@ -1,103 +1,231 @@
-"""A Point is one way to run a flexible model; a Group is a named distribution over points."""
+"""A Point is one way to run a flexible model; a Group is a named distribution over points.
+
+The axes that points can differ in are the fields of one table, `FIELDS`. A new axis is one `add_field` there, or in a
+module of your own that is imported before points are made (`supple --import MODULE ...`).
+"""
 
 import random
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from supple.errors import PointError
 
-_EXAMPLES = "Write full, or fields joined by commas: exit=2, width=0.5, layers=3-1-7, skip=0.5."
+# --- the table of fields ----------------------------------------------------------------------------------------------
 
 
-class _Fields(NamedTuple):
-    exit: int | None = None  # stop at this exit; None: the last
-    width: float = 1.0  # share of channels or dimensions kept
-    layers: tuple[int, ...] | None = None  # these layers in this order; None: all, in order
-    skip: float | None = None  # a sample skips a layer whose gate is below this; None: never
+@dataclass(frozen=True)
+class Field:
+    """One axis of a point. `parse` and `check` raise ValueError for what is not valid."""
+
+    name: str
+    default: Any  # means "full": a point of the full model does not set it
+    parse: Callable[[str], Any]  # text to value
+    check: Callable[[Any], Any]  # any value to the one way to store it, hashable
+    expected: str  # what values are valid: a sentence for error messages, without its full stop
+    example: str  # a valid value as text
+    write: Callable[[Any], str] = str  # value to the text that `parse` reads: no comma, no equals sign
 
 
-class Point(_Fields):
+FIELDS: dict[str, Field] = {}  # by name, in the order they are written in
+
+
+def add_field(field: Field) -> None:
+    """Gives every point one more axis. Points made before compare, hash and print as they did."""
+    if not field.name.isidentifier() or field.name in FIELDS or field.name in ("full", *dir(Point)):
+        cure = f"Use a plain word, other than: {', '.join(('full', *FIELDS))}."
+        raise PointError(f'a field of points cannot be called "{field.name}".', cure)
+    if field.parse(field.example) == field.default or field.check(field.default) != field.default:
+        cure = "The default must be valid; the example must be valid text for another value."
+        raise PointError(f"the field {field.name} has default={field.default!r}, example={field.example!r}.", cure)
+    FIELDS[field.name] = field
+
+
+def _cure() -> str:
+    return f"Write full, or fields joined by commas: {', '.join(f'{f.name}={f.example}' for f in FIELDS.values())}."
+
+
+# --- points -----------------------------------------------------------------------------------------------------------
+
+
+class _FieldNames:
+    """The names in the table, asked of Point or of a point."""
+
+    def __get__(self, point: object, owner: type | None = None) -> tuple[str, ...]:
+        return tuple(FIELDS)
+
+
+class Point(tuple[Any, ...]):
     """One way to run a model. Every default means "full"; exits and layers count from 1, as the papers do.
 
     `str(point)` gives the short form (`exit=2,width=0.5`, `layers=3-1-7`, `full`) and `Point.parse` reads it back.
     The model knows how many exits and layers it has: `model.check(point)` turns the last exit or the identity order
-    into `full`. (A named tuple, since wrappers for devices and nodes look through these but not through frozen
-    dataclasses.)
+    into `full`.
+
+    It is a tuple of the values in the order of `FIELDS`, up to the last one that is not the default, so that a field
+    added later changes no point. It has the parts of a named tuple, since wrappers for devices and nodes rebuild these
+    (but not frozen dataclasses) as `type(point)(*point)`.
     """
 
     __slots__ = ()
+    _fields = _FieldNames()
 
-    def __new__(
-        cls,
-        exit: int | None = None,
-        width: float = 1.0,
-        layers: Iterable[int] | None = None,
-        skip: float | None = None,
-    ) -> "Point":
-        if exit is not None and (not _whole(exit) or exit < 1):
-            raise PointError(f"exit={exit!r} is no exit: exits are whole numbers from 1.", _EXAMPLES)
-        if not isinstance(width, (int, float)) or not 0 < width <= 1:
-            raise PointError(f"width={width!r} is no width: widths lie above 0 and up to 1.", _EXAMPLES)
-        if layers is not None:
-            given, layers = layers, tuple(layers) if isinstance(layers, Iterable) else ()
-            if not layers or not all(_whole(layer) and layer >= 1 for layer in layers):
-                raise PointError(f"layers={given!r} is no order: layers are whole numbers from 1.", _EXAMPLES)
-        if skip is not None and (not isinstance(skip, (int, float)) or not 0 <= skip <= 1):
-            raise PointError(f"skip={skip!r} is no threshold: thresholds lie between 0 and 1.", _EXAMPLES)
-        return super().__new__(cls, exit, float(width), layers, None if skip is None else float(skip))
+    if TYPE_CHECKING:  # the fields that come with supple; at run time they are found by __getattr__
+
+        @property
+        def exit(self) -> int | None: ...
+        @property
+        def width(self) -> float: ...
+        @property
+        def layers(self) -> tuple[int, ...] | None: ...
+        @property
+        def skip(self) -> float | None: ...
+
+        def __new__(
+            cls,
+            exit: int | None = None,
+            width: float = 1.0,
+            layers: Iterable[int] | None = None,
+            skip: float | None = None,
+            **added: Any,
+        ) -> "Point": ...
+    else:
+
+        def __new__(cls, *values: Any, **named: Any) -> "Point":
+            given = dict(zip(FIELDS, values)) | named
+            if len(values) > len(FIELDS) or len(given) < len(values) + len(named):
+                raise PointError(f"Point(*{values}, **{named}) gives too many values, or one of them twice.", _cure())
+            unknown = [name for name in given if name not in FIELDS]
+            if unknown:
+                raise PointError(f'points have no field "{unknown[0]}": they have {", ".join(FIELDS)}.', _cure())
+            checked = {name: _checked(field, given.get(name, field.default)) for name, field in FIELDS.items()}
+            last = max((k for k, name in enumerate(FIELDS) if checked[name] != FIELDS[name].default), default=0)
+            return tuple.__new__(cls, list(checked.values())[: last + 1])
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in FIELDS:
+            raise AttributeError(f"a Point has no field {name!r}: it has {', '.join(FIELDS)}")
+        place = list(FIELDS).index(name)
+        return self[place] if place < len(self) else FIELDS[name].default
 
     def __str__(self) -> str:
-        return ",".join(f"{name}={_write(value)}" for name, value in self._set_fields()) or "full"
+        return ",".join(f"{name}={FIELDS[name].write(value)}" for name, value in self.chosen().items()) or "full"
 
     def __repr__(self) -> str:
-        return f"Point({', '.join(f'{name}={value!r}' for name, value in self._set_fields())})"
+        return f"Point({', '.join(f'{name}={value!r}' for name, value in self.chosen().items())})"
 
-    def _set_fields(self) -> list[tuple[str, object]]:
-        return [(k, value) for k, value in self._asdict().items() if value != self._field_defaults[k]]
+    def chosen(self) -> dict[str, Any]:
+        """The fields in which this point differs from the full model."""
+        return {name: value for (name, field), value in zip(FIELDS.items(), self) if value != field.default}
+
+    def __getnewargs_ex__(self) -> tuple[tuple[()], dict[str, Any]]:
+        return (), self.chosen()  # by name: another process may have added its fields in another order
+
+    @classmethod
+    def _make(cls, values: Iterable[Any]) -> "Point":
+        return cls(*values)
+
+    def _asdict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in FIELDS}
+
+    def _replace(self, **changes: Any) -> "Point":
+        return Point(**{**self.chosen(), **changes})
 
     @classmethod
     def parse(cls, text: str) -> "Point":
         """Reads what `str` writes. `full`, `width=1` and `width=1.0` are the same point."""
         if text.strip() == "full":
             return cls()
-        values: dict[str, int | float | tuple[int, ...]] = {}
+        values: dict[str, Any] = {}
         for part in text.split(","):
             name, equals, value = (piece.strip() for piece in part.partition("="))
-            if name not in _READ or not equals:
-                raise PointError(f'"{text}" is no point: "{part.strip()}" is not understood.', _EXAMPLES)
+            if name not in FIELDS or not equals:
+                raise PointError(f'"{text}" is not a valid point: "{part.strip()}" is not understood.', _cure())
             if name in values:
-                raise PointError(f'"{text}" is no point: {name} is given twice.', _EXAMPLES)
+                raise PointError(f'"{text}" is not a valid point: {name} is given twice.', _cure())
             try:
-                values[name] = _READ[name](value)
+                values[name] = FIELDS[name].parse(value)
             except ValueError:
-                raise PointError(f'"{text}" is no point: "{value}" is no value for {name}.', _EXAMPLES) from None
-        return cls(**values)  # type: ignore[arg-type]
+                cause = f'"{text}" is not a valid point, "{value}" will not do: {FIELDS[name].expected}.'
+                raise PointError(cause, _cure()) from None
+        return cls(**values)
 
 
-def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+AnyPoint = Point | str  # what functions take where a point is meant: a Point, or its short form
 
 
-def _write(value: object) -> str:
-    return "-".join(map(str, value)) if isinstance(value, tuple) else str(value)
+def as_point(given: AnyPoint) -> Point:
+    """A Point, or the short form of one."""
+    if isinstance(given, str):
+        return Point.parse(given)
+    if not isinstance(given, Point):
+        raise PointError(f"{given!r} is not a point.", 'Write Point(exit=2), or "exit=2".')
+    return given
 
 
-def _layers(text: str) -> tuple[int, ...]:
-    if not re.fullmatch(r"\d+(-\d+)*", text):
-        raise ValueError(text)
+# --- the fields that come with supple ---------------------------------------------------------------------------------
+
+
+def _checked(field: Field, value: Any) -> Any:
+    try:
+        return field.check(value)
+    except (ValueError, TypeError):
+        raise PointError(f"{field.name}={value!r} is not valid: {field.expected}.", _cure()) from None
+
+
+def _valid(condition: bool) -> None:
+    if not condition:
+        raise ValueError
+
+
+def _whole_number(value: Any) -> int:
+    _valid(isinstance(value, int) and not isinstance(value, bool) and value >= 1)
+    return int(value)
+
+
+def _exit(value: Any) -> int | None:
+    return None if value is None else _whole_number(value)
+
+
+def _width(value: Any) -> float:
+    _valid(isinstance(value, (int, float)) and 0 < value <= 1)
+    return float(value)
+
+
+def _layers(value: Any) -> tuple[int, ...] | None:
+    if value is None:
+        return None
+    layers = tuple(map(_whole_number, value))
+    _valid(len(layers) > 0)
+    return layers
+
+
+def _skip(value: Any) -> float | None:
+    _valid(value is None or (isinstance(value, (int, float)) and 0 <= value <= 1))
+    return None if value is None else float(value)
+
+
+def _parse_layers(text: str) -> tuple[int, ...]:
+    _valid(re.fullmatch(r"\d+(-\d+)*", text) is not None)
     return tuple(int(layer) for layer in text.split("-"))
 
 
-_READ: dict[str, Callable[[str], int | float | tuple[int, ...]]] = {
-    "exit": int,
-    "width": float,
-    "layers": _layers,
-    "skip": float,
-}
+def _write_layers(layers: tuple[int, ...]) -> str:
+    return "-".join(map(str, layers))
+
+
+# exit: stop at this exit; None: the last. width: share of channels or dimensions kept.
+# layers: these layers in this order; None: all, in order. skip: a sample skips a layer whose gate is below this.
+add_field(Field("exit", None, int, _exit, "exits are whole numbers from 1", "2"))
+add_field(Field("width", 1.0, float, _width, "widths lie above 0 and up to 1", "0.5"))
+add_field(Field("layers", None, _parse_layers, _layers, "layers are whole numbers from 1", "3-1-7", _write_layers))
+add_field(Field("skip", None, float, _skip, "thresholds lie between 0 and 1", "0.5"))
 
 FULL = Point()
+
+
+# --- groups of points -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ def choose(
         memory_format = "channels_last" if wins else "channels_first"
     compiled = settings.compile
     if compiled == "auto":
-        able = bool(model.regions()) and settings.sample != "one" and shutil.which("g++") is not None
+        able = bool(model.compilable_modules()) and settings.sample != "one" and shutil.which("g++") is not None
         worth = able and (plain * steps > WORTH_COMPILING_S or device.type == "cuda")
         wins = worth and timing.ratio(model, channels_last=memory_format == "channels_last", compiled=True) < 0.87
         compiled = "on" if wins else "off"
@@ -125,7 +125,7 @@ class Timing:
 
 def compile_regions(model: FlexibleModel) -> None:
     """torch.compile on each region; their number must not hit the limit meant for endless recompilation."""
-    regions = model.regions()
+    regions = model.compilable_modules()
     torch._dynamo.config.recompile_limit = max(64, 2 * len(regions))
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "2")
     for region in regions:

@@ -17,8 +17,8 @@ from supple.errors import RecipeError
 from supple.finish import score_and_save
 from supple.methods import build
 from supple.methods.nested import sort_dims
-from supple.methods.prune import Prune, folded
-from supple.methods.ranking import UNSEARCHED, Kept, Ranking, Scores, best_first, keep
+from supple.methods.prune import folded
+from supple.methods.ranking import BASELINE_CRITERIA, Kept, Ranking, Scores, best_first, keep
 from supple.model import FlexibleModel
 from supple.recipe import Recipe
 from supple.runtime.clock import interleave
@@ -30,7 +30,7 @@ class Plan:
     """How to rank the dimensions of a run."""
 
     ranking: Ranking = "global"
-    by: str = "score"  # of the search, or a key of UNSEARCHED
+    by: str = "score"  # of the search, or a key of BASELINE_CRITERIA
     multiple: int = 1
     seed: int = 0
 
@@ -50,31 +50,31 @@ class Change:
 def scores_of(model: FlexibleModel, by: str, seed: int = 0) -> Scores:
     """The scores of a run's dimensions."""
     blocks_of(network_in(model))  # refuses a network that cannot be pruned
-    if by in UNSEARCHED:
-        return UNSEARCHED[by](blocks_of(folded(network_in(model))), seed)
-    if not isinstance(model, Prune) or not len(model.scores):
+    if by in BASELINE_CRITERIA:
+        return BASELINE_CRITERIA[by](blocks_of(folded(network_in(model))), seed)
+    found = model.pruning_scores()
+    if found is None:
         raise RecipeError(
             "this run was never searched: its dimensions have no scores.",
             "Train method prune first, or rank by the weights: --by magnitude.",
         )
-    return model.pairs()
+    return found
 
 
 def network_in(model: FlexibleModel) -> nn.Module:
     """The network that a method holds; one that holds none has no dimensions to prune itself."""
-    backbone = getattr(model, "backbone", None)
-    return backbone if isinstance(backbone, nn.Module) else model
+    return model.backbone if model.backbone is not None else model
 
 
 @torch.no_grad()
 def must_be_its_network(model: FlexibleModel, x: Any) -> str:
     """Refuses a model that is more than the network it holds; names the points that pruning leaves behind, if any."""
     model, network = model.eval(), folded(network_in(model)).eval()
-    answer = network(x)  # that of a detector is no tensor: no method adds to one, and near ties may fall otherwise
+    answer = network(x)  # that of a detector is not a tensor: no method adds to one, and near ties may fall otherwise
     if isinstance(answer, Tensor) and not torch.allclose(model(x), answer, rtol=1e-3, atol=1e-3):
         raise RecipeError(
             f"method {type(model).__name__.lower()} adds to the network what pruning it alone would lose.",
-            "Prune a run of method prune or whole, then train this method on what is left.",
+            "Prune a run of method prune or static, then train this method on what is left.",
         )
     return ", ".join(str(point) for point in (*model.points[:-1], *model.settled))
 
@@ -103,7 +103,7 @@ def pruned_recipe(recipe: Recipe, kept: Kept, out: Path) -> Recipe:
     It holds no settings of its method, so that `method.name=exits` is all it takes to try another.
     """
     backbone = {**recipe.backbone, "kept": kept.shape}
-    return _starting(recipe, backbone, {"name": "whole"}, out)
+    return _starting(recipe, backbone, {"name": "static"}, out)
 
 
 def nested_recipe(recipe: Recipe, widths: tuple[float, ...], kept: list[Kept], out: Path) -> Recipe:

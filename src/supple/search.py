@@ -12,7 +12,7 @@ from supple import checkpoint, files
 from supple.assemble import skeleton
 from supple.errors import RecipeError
 from supple.methods.branch_choice import affordable
-from supple.methods.exits import Exits
+from supple.model import FlexibleModel
 from supple.recipe import Recipe, make_recipe
 from supple.text import say
 from supple.train import train
@@ -40,7 +40,7 @@ def search(
     Interrupted, it goes on where it stopped. `search.json` in the folder keeps what was found.
     """
     model = skeleton(recipe)
-    if not isinstance(model, Exits) or model.taps == ():
+    if not model.taps:
         raise RecipeError(
             "a search needs a network cut with method.at.", "Give a recipe of method exits with at: [...]."
         )
@@ -87,7 +87,7 @@ def selected(run: Path) -> dict[str, dict[str, float]]:
     return kept
 
 
-def _example(model: Exits) -> Any:
+def _example(model: FlexibleModel) -> Any:
     import torch
 
     assert model.input_shape is not None

@@ -13,14 +13,16 @@ from supple.recipe import Recipe, make_recipe
 
 
 @dataclass(frozen=True)
-class Source:
+class MergeInput:
+    """One run that is to answer together with others."""
+
     name: str  # its folder
     recipe: Recipe
     model: FlexibleModel
     digest: str = ""  # of its weights
 
 
-def open_sources(folders: Iterable[Path]) -> list[Source]:
+def open_merge_inputs(folders: Iterable[Path]) -> list[MergeInput]:
     """Opens run folders, each of which may be named only once."""
     folders = list(folders)
     places = [folder.resolve() for folder in folders]
@@ -30,40 +32,42 @@ def open_sources(folders: Iterable[Path]) -> list[Source]:
     return [_open(folder) for folder in folders]
 
 
-def _open(folder: Path) -> Source:
+def _open(folder: Path) -> MergeInput:
     model = checkpoint.load(folder)
     manifest = checkpoint.read_manifest(folder)
-    return Source(str(folder), make_recipe(manifest["recipe"]), model, manifest["files"][checkpoint.WEIGHTS])
+    return MergeInput(str(folder), make_recipe(manifest["recipe"]), model, manifest["files"][checkpoint.WEIGHTS])
 
 
-def must_see_alike(sources: Sequence[Source]) -> None:
+def must_see_alike(merge_inputs: Sequence[MergeInput]) -> None:
     """Refuses runs that cannot answer the same images: other classes, input or preprocessing."""
-    _must_agree(sources, [_seen(source) for source in sources], "Give runs that were trained with one data section.")
+    _must_agree(
+        merge_inputs, [_seen(one) for one in merge_inputs], "Give runs that were trained with one data section."
+    )
 
 
-def must_be_alike(sources: Sequence[Source]) -> None:
+def must_be_alike(merge_inputs: Sequence[MergeInput]) -> None:
     """Refuses runs whose layers cannot change places with one another."""
     cure = "Give runs of one backbone and one method section; they may differ in train and loss."
-    _must_agree(sources, [_built(source) for source in sources], cure)
-    must_see_alike(sources)
+    _must_agree(merge_inputs, [_built(one) for one in merge_inputs], cure)
+    must_see_alike(merge_inputs)
 
 
-def _must_agree(sources: Sequence[Source], facts: Sequence[dict[str, Any]], cure: str) -> None:
-    for source, own in zip(sources, facts):
+def _must_agree(merge_inputs: Sequence[MergeInput], facts: Sequence[dict[str, Any]], cure: str) -> None:
+    for one, own in zip(merge_inputs, facts):
         for key, wanted in facts[0].items():
             if own[key] != wanted:
-                cause = f"{source.name} does not fit {sources[0].name}: its {key} is {_short(own[key])}"
+                cause = f"{one.name} does not fit {merge_inputs[0].name}: its {key} is {_short(own[key])}"
                 raise MergeError(f"{cause}, not {_short(wanted)}.", cure)
 
 
-def _built(source: Source) -> dict[str, Any]:
+def _built(one: MergeInput) -> dict[str, Any]:
     """What decides the weights' names and shapes, name first: where names agree, so do the keys."""
-    sections = {"backbone": source.recipe.backbone, "method": source.recipe.method}
+    sections = {"backbone": one.recipe.backbone, "method": one.recipe.method}
     return {f"{section}.{key}": value for section, settings in sections.items() for key, value in settings.items()}
 
 
-def _seen(source: Source) -> dict[str, Any]:
-    model = source.model
+def _seen(one: MergeInput) -> dict[str, Any]:
+    model = one.model
     prepared = model.preprocess.to_json() if model.preprocess is not None else {}
     return {
         "number of classes": len(model.classes),
@@ -78,15 +82,15 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def doubt(sources: Sequence[Source]) -> str | None:
+def doubt(merge_inputs: Sequence[MergeInput]) -> str | None:
     """A warning if the runs were not refined from one base run, without which their layers rarely work together."""
-    starts = [source.recipe.train.init for source in sources]
+    starts = [one.recipe.train.init for one in merge_inputs]
     begun = {os.path.realpath(start): os.path.normpath(start) for start in starts if start}
     bases: dict[str, list[str]] = {}
-    for source, start in zip(sources, starts):
-        own = os.path.realpath(source.name)
+    for one, start in zip(merge_inputs, starts):
+        own = os.path.realpath(one.name)
         base = own if own in begun or not start else os.path.realpath(start)  # a base fits what was refined from it
-        bases.setdefault(begun.get(base, "random weights"), []).append(source.name)
+        bases.setdefault(begun.get(base, "random weights"), []).append(one.name)
     if len(bases) == 1 and "random weights" not in bases:
         return None
     told = "; ".join(f"{', '.join(names)} from {base}" for base, names in bases.items())

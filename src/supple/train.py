@@ -65,7 +65,7 @@ def train(recipe: Recipe | None, folder: str | Path, *, resume: bool = False, qu
         model = fresh_model(started, splits)
         if newest_state(folder) is None or started.train.cache_features:
             initialise(model, started, quiet)
-        copy.deepcopy(model).admit(settled_points(started))  # refuse now what could not be settled at the end
+        copy.deepcopy(model).add_points(settled_points(started))  # refuse now what could not be settled at the end
         objective = make_objective(started.loss, model.points, model.task)
         if not quiet:
             steps = len(splits.train) // started.data.batch_size or 1
@@ -127,12 +127,12 @@ def fit(
         found = newest_state(folder)
         points = trained_points(recipe, model, found[0].get("phase", 0) if found else 0)
         standing = fit_phase(fabric, recipe, folder, model, points, data, objective, quiet)
-        if standing.phase + 1 == model.phases():
+        if standing.phase + 1 == model.num_phases():
             return standing
         checkpoint.fill(model, checkpoint.read_tensors(folder / BEST), folder / BEST)
         standing.next_phase()
         if not quiet:
-            say(f"phase {standing.phase + 1} of {model.phases()}")
+            say(f"phase {standing.phase + 1} of {model.num_phases()}")
         save(fabric, folder, model, None, standing)
         fabric.barrier()
 
@@ -141,10 +141,10 @@ def trained_points(recipe: Recipe, model: FlexibleModel, phase: int) -> tuple[Po
     """The points that a phase runs, and that choose the epoch to keep: those that learn, and all where larger ones
     teach; of these, the one that is trained where it is one alone. For a group, the full model stands for all.
     """
-    learning = model.enter(phase)
+    learning = model.begin_phase(phase)
     if recipe.train.sample in model.groups:
         return (FULL,)
-    taught = model.phases() == 1 and recipe.loss.get("teachers", "none") != "none"
+    taught = model.num_phases() == 1 and recipe.loss.get("teachers", "none") != "none"
     points = model.points if taught else learning
     return {"full": points[-1:], "smallest": points[:1]}.get(recipe.train.sample, points)
 
@@ -220,7 +220,7 @@ def set_up(fabric: Fabric, settings: Train, model: FlexibleModel) -> tuple[Any, 
     learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not learning:
         raise RecipeError("nothing in this model may learn.", "Set method.way or method.learn so that something does.")
-    free = {id(parameter) for parameter in model.undecayed()}
+    free = {id(parameter) for parameter in model.no_weight_decay()}
     groups: list[dict[str, Any]] = [{"params": [parameter for parameter in learning if id(parameter) not in free]}]
     if free:
         groups.append({"params": [parameter for parameter in learning if id(parameter) in free], "weight_decay": 0.0})

@@ -4,14 +4,14 @@ from typing import Any, cast
 
 from supple.analysis.dependencies import Dependencies, dependencies
 from supple.analysis.draw_dependencies import draw_dependencies
-from supple.analysis.finding import Finding, Subject, Watch, as_csv, must_be_finite
+from supple.analysis.finding import Finding, OnProgress, Subject, as_csv, must_be_finite
 from supple.methods.dense import Dense
 from supple.text import table
 
 
-def analyse_dense(subject: Subject, *, watch: Watch | None = None) -> Finding:
+def analyse_dense(subject: Subject, *, on_progress: OnProgress | None = None) -> Finding:
     """Figures 1 to 4 of the Dynamic Transformer paper: mean weights of all images, of right and of wrong answers."""
-    found = dependencies(cast(Dense, subject.model), subject.data, subject.indices, watch)
+    found = dependencies(cast(Dense, subject.model), subject.data, subject.indices, on_progress)
     every = found["all"]
     assert every is not None
     must_be_finite(every.weights, subject)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from supple.analysis.finding import Watch
+from supple.analysis.finding import OnProgress
 from supple.analysis.images import BATCH, answering, batch
 from supple.evaluate import Dataset
 from supple.methods.dense import Dense
@@ -21,7 +21,7 @@ class Dependencies:
 
 
 def dependencies(
-    model: Dense, data: Dataset, indices: Tensor, watch: Watch | None = None
+    model: Dense, data: Dataset, indices: Tensor, on_progress: OnProgress | None = None
 ) -> dict[str, Dependencies | None]:
     """Of all images, and of those classified rightly and wrongly; None where there is no such image."""
     weights, right = [], []
@@ -31,8 +31,8 @@ def dependencies(
             (output,) = model.run(x, (FULL,))
             weights.append(output.aux["weights"].cpu())
             right.append((output.logits.argmax(1) == y).cpu())
-            if watch is not None:
-                watch(len(some))
+            if on_progress is not None:
+                on_progress(len(some))
     each, correct = torch.cat(weights), torch.cat(right)
     return {
         "all": _mean(each),

@@ -12,7 +12,7 @@ from supple.errors import CheckpointError
 from supple.evaluate import Dataset
 from supple.model import FlexibleModel
 
-Watch = Callable[[int], None]  # is told how many more images are done
+OnProgress = Callable[[int], None]  # is told how many more images are done
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from supple.analysis.finding import Watch
+from supple.analysis.finding import OnProgress
 from supple.analysis.images import BATCH, answering, batch
 from supple.evaluate import Dataset
 from supple.methods.skip import Skip
@@ -33,7 +33,7 @@ class LayersRun:
 
 
 def layers_run(
-    model: Skip, data: Dataset, indices: Tensor, points: Sequence[Point], watch: Watch | None = None
+    model: Skip, data: Dataset, indices: Tensor, points: Sequence[Point], on_progress: OnProgress | None = None
 ) -> list[LayersRun]:
     """One for each point, in execution order."""
     asked = model.order(points)
@@ -47,6 +47,6 @@ def layers_run(
                 assert output.cost is not None
                 answer = ran, y, output.logits.argmax(1) == y, output.cost
                 found[output.point].append(tuple(part.cpu() for part in answer))
-            if watch is not None:
-                watch(len(some))
+            if on_progress is not None:
+                on_progress(len(some))
     return [LayersRun(point, *(torch.cat(parts) for parts in zip(*found[point]))) for point in asked]

@@ -8,7 +8,7 @@ import numpy as np
 
 from supple.analysis.canvas import tail
 from supple.analysis.draw_walks import draw_ridges, draw_spots
-from supple.analysis.finding import Finding, Subject, Watch, as_csv, must_be_finite
+from supple.analysis.finding import Finding, OnProgress, Subject, as_csv, must_be_finite
 from supple.analysis.projection import project
 from supple.analysis.walks import Walks, densities, walk
 from supple.errors import RecipeError
@@ -25,14 +25,14 @@ def analyse_shuffle(
     base: Subject | None = None,
     layer: int | None = None,  # whose outputs are projected; None: the middle one
     orders: int | None = None,  # how many random orders the images share
-    watch: Watch | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Finding:
     """Figure 4 of the LayerShuffle paper, for a run and for another one beside it."""
     subjects = [subject] if base is None else [subject, base]
     layer = (cast(Shuffle, subject.model).count + 1) // 2 if layer is None else layer
     counts = [_checked(each, layer, orders) for each in subjects]
     walks = [
-        walk(cast(Shuffle, each.model), each.data, each.indices, layer, count, watch=watch)
+        walk(cast(Shuffle, each.model), each.data, each.indices, layer, count, on_progress=on_progress)
         for each, count in zip(subjects, counts)
     ]
     for each, found in zip(subjects, walks):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from supple.analysis.draw_layers_run import draw_classes, draw_histograms
-from supple.analysis.finding import Finding, Subject, Watch, as_csv
+from supple.analysis.finding import Finding, OnProgress, Subject, as_csv
 from supple.analysis.layers_run import LayersRun, layers_run
 from supple.methods.skip import Skip
 from supple.point import Point
@@ -13,11 +13,13 @@ from supple.text import millions, table
 CLASSES = 20  # more are left to the file
 
 
-def analyse_skip(subject: Subject, *, points: Sequence[Point] | None = None, watch: Watch | None = None) -> Finding:
+def analyse_skip(
+    subject: Subject, *, points: Sequence[Point] | None = None, on_progress: OnProgress | None = None
+) -> Finding:
     """Per point: share of each class's images that ran each layer, layers run per image, MACs."""
     model, classes = cast(Skip, subject.model), subject.model.classes
     asked = points or (*model.points, *model.settled)
-    found = layers_run(model, subject.data, subject.indices, asked, watch)
+    found = layers_run(model, subject.data, subject.indices, asked, on_progress)
     facts = [_facts(each, classes) for each in found]
     by_class = [
         [fact["point"], name, layer, f"{share:.6g}"]

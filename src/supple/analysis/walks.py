@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from supple.analysis.finding import Watch
+from supple.analysis.finding import OnProgress
 from supple.analysis.images import answering, batch
 from supple.evaluate import Dataset, draw
 from supple.methods.shuffle import Shuffle
@@ -55,7 +55,7 @@ def walk(
     layer: int,
     orders: int,
     seed: int = 0,
-    watch: Watch | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Walks:
     """Takes images through the layers in random orders, and keeps the whole output of one layer.
 
@@ -68,8 +68,8 @@ def walk(
         for point, some in zip(drawn, torch.tensor_split(indices, orders)):
             x, _ = batch(model, data, some)
             parts.append(_walk_together(model, x, point, layer))
-            if watch is not None:
-                watch(len(some))
+            if on_progress is not None:
+                on_progress(len(some))
     right = [part.right for part in parts if part.right is not None]
     return Walks(
         torch.cat([part.positions for part in parts]),

@@ -7,25 +7,12 @@ A backbone is a plain nn.Module whose `forward(images)` gives the logits of the 
   tuple[int, ...], Literal[...]). `num_classes: int` and `in_channels: int = 3` are always among them;
 - settings checked at the door: a RecipeError says what was given and what to do.
 
-Backbones with exits also offer, both of the same length:
+What else it may offer, so that more methods can hold it, is one small Protocol each in `protocols.py`: own exits, a
+trunk (stem, blocks, head), stages to cut at where it cannot be traced, further names for cuts, the path of its
+classifier. A backbone that is built for one image size also takes `input_shape`. Sequential ones are one flat
+nn.Sequential of leaf layers: convolution, norm, activation, pool, flatten, linear.
 
-- `blocks: nn.ModuleList`: each maps a state to the next one; the first takes the image tensor (batch, channels, height,
-  width). A state is a tuple of tensors: all that later blocks and heads need;
-- `heads: nn.ModuleList`: head k maps the state after block k to logits (batch, num_classes).
-
-Transformers offer a trunk: `stem(images)`, `blocks` (an nn.Sequential of blocks that keep the shape of their state),
-`head(state)`, `width` and `class_token`; `forward` is head(blocks(stem)).
-
-A network of several inputs, or whose state is more than a tensor, offers its stages itself: `stages`, an nn.ModuleDict
-of modules state -> state by the names to cut at, the first of which takes the input, and `reads`, the `Tap` that a
-branch reads after each (the first part of the state; the first two where the tap has sound). See `audiocsrnet.py`.
-A detector answers with a mapping of `Output`'s fields instead of logits, see `cascade`.
-
-Others may offer `taps: dict[str, str]`, further names for places to cut at. A backbone that is built for one image size
-also takes `input_shape`. Sequential ones are one flat nn.Sequential of leaf layers: convolution, norm, activation,
-pool, flatten, linear.
-
-In both, a convolution and the batch norm that follows it are neighbours in an nn.Sequential, so they can be folded.
+A convolution and the batch norm that follows it are neighbours in an nn.Sequential, so they can be folded.
 """
 
 from collections.abc import Callable

@@ -14,7 +14,7 @@ from torch.fx.node import map_arg
 
 from supple.backbones.layout import find_tap
 from supple.backbones.tap import Tap
-from supple.backbones.trace import NoPlace, Traced, check_names, short, weightless
+from supple.backbones.trace import CutError, Traced, check_names, short, weightless
 from supple.errors import RecipeError
 from supple.model import Shape, example
 
@@ -34,7 +34,7 @@ def cut(network: nn.Module, at: Sequence[str], input_shape: tuple[int, ...]) -> 
     check_names(network, at)
     try:
         return _cut(network, at, input_shape)
-    except NoPlace as error:
+    except CutError as error:
         from supple.backbones.places import nearest
 
         near = ", ".join(nearest(network, error.name, input_shape))
@@ -52,7 +52,7 @@ def _cut(network: nn.Module, at: Sequence[str], input_shape: tuple[int, ...]) ->
         check_order(at, places)
         for name, node in zip(at, nodes):
             if any(user.op == "output" for user in node.users):
-                raise NoPlace(name, f"{name} is no place to cut: it is the end of the network.")
+                raise CutError(name, f"the network cannot be cut at {name}: it is the end of the network.")
         stages[mode] = tuple(split(traced.graph, nodes, kinds, at))
     prefixes = tuple(prefix(traced.graph, node) for node in nodes)
     taps = tuple(find_tap(network, name, kinds.shapes[node], node) for name, node in zip(at, nodes))
@@ -178,13 +178,16 @@ def carried(
         if node not in kinds.tensors:
             waiting += node.all_input_nodes
         elif node not in kinds.batched:
-            raise NoPlace(
-                names[k], f"{names[k]} is no place to cut: later layers need {node.name}, whose batch is not first."
+            raise CutError(
+                names[k],
+                f"the network cannot be cut at {names[k]}: later layers need {node.name}, whose batch is not first.",
             )
         elif node is not cuts[k]:
             live.append(node)
     if cuts[k] not in kinds.batched:
-        raise NoPlace(names[k], f"{names[k]} is no place to cut: what it gives is no tensor with the batch first.")
+        raise CutError(
+            names[k], f"the network cannot be cut at {names[k]}: it does not give a tensor with the batch first."
+        )
     return [live[0], *sorted(live[1:], key=kinds.order.__getitem__)]
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from supple.backbones.top import check_common, check_size, dense_top
+from supple.backbones.classifier import check_common, check_size, dense_classifier
 from supple.errors import RecipeError
 
 
@@ -32,19 +32,19 @@ class DenseNet(nn.Module):
         growth_rate: int = 32,  # channels a layer adds
         blocks: tuple[int, ...] = (6, 12, 48, 32),  # layers of each block
         init_features: int = 64,  # channels of the stem
-        top: int = 0,  # width of a dense layer before the classifier; 0: the linear classifier alone
-        dropout: float = 0.5,  # between the two dense layers of such a top
+        classifier: int = 0,  # hidden units of a classifier of two dense layers; 0: one linear layer
+        dropout: float = 0.5,  # between these two layers
     ) -> None:
         from torchvision.models.densenet import DenseNet as Parts  # imported late: it takes seconds
 
         super().__init__()
-        check_common("densenet", num_classes, in_channels, top, dropout)
+        check_common("densenet", num_classes, in_channels, classifier, dropout)
         check(growth_rate, blocks, init_features)
         # The stem halves twice, rounding up; every transition halves, rounding down, and must leave something.
         check_size("densenet", input_shape, 4 * (2 ** (len(blocks) - 1) - 1) + 1)
         parts = Parts(growth_rate, blocks, init_features, num_classes=num_classes)
         self.features = parts.features
-        self.fc = dense_top(parts.classifier.in_features, top, num_classes, dropout)
+        self.fc = dense_classifier(parts.classifier.in_features, classifier, num_classes, dropout)
         if in_channels != 3:
             self.features.conv0 = nn.Conv2d(in_channels, init_features, 7, stride=2, padding=3, bias=False)
             nn.init.kaiming_normal_(self.features.conv0.weight)

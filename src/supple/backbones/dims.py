@@ -111,7 +111,7 @@ def check_shape(shape: Any, full: Shape) -> Shape:
     try:
         pairs = tuple((int(dims), int(hidden)) for dims, hidden in shape)
     except (TypeError, ValueError):
-        raise RecipeError("the kept dimensions are no list of pairs.", cure) from None
+        raise RecipeError("the kept dimensions are not a list of pairs.", cure) from None
     if len(pairs) != len(full):
         raise RecipeError(f"the network has {len(full)} blocks, kept dimensions are given for {len(pairs)}.", cure)
     for number, ((dims, hidden), (most_dims, most_hidden)) in enumerate(zip(pairs, full), 1):

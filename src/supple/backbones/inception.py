@@ -5,13 +5,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from supple.backbones.top import check_common, check_size, dense_top
+from supple.backbones.classifier import check_common, check_size, dense_classifier
 
 SMALLEST = 75  # pixels of a side that leave something to pool at the end
 
 
 class InceptionV3(nn.Module):
-    """torchvision's Inception-v3 without the auxiliary head, the change of the input and the dropout before the top.
+    """torchvision's Inception-v3 without auxiliary head, change of the input and dropout before the classifier.
 
     Modules have torchvision's names. The paper's images have 224 pixels a side, not the usual 299.
 
@@ -28,13 +28,13 @@ class InceptionV3(nn.Module):
         num_classes: int,  # classes to tell apart
         in_channels: int = 3,  # channels of the images
         input_shape: tuple[int, ...] = (),  # of one image: too small ones are refused
-        top: int = 0,  # width of a dense layer before the classifier; 0: the linear classifier alone
-        dropout: float = 0.5,  # between the two dense layers of such a top
+        classifier: int = 0,  # hidden units of a classifier of two dense layers; 0: one linear layer
+        dropout: float = 0.5,  # between these two layers
     ) -> None:
         from torchvision.models.inception import Inception3  # imported late: it takes seconds
 
         super().__init__()
-        check_common("inception_v3", num_classes, in_channels, top, dropout)
+        check_common("inception_v3", num_classes, in_channels, classifier, dropout)
         check_size("inception_v3", input_shape, SMALLEST)
         parts = Inception3(num_classes, aux_logits=False, transform_input=False, init_weights=False)
         if in_channels != 3:
@@ -42,7 +42,7 @@ class InceptionV3(nn.Module):
         for name, part in parts.named_children():
             if name not in ("dropout", "fc"):
                 self.add_module(name, part)
-        self.fc = dense_top(parts.fc.in_features, top, num_classes, dropout)
+        self.fc = dense_classifier(parts.fc.in_features, classifier, num_classes, dropout)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight)

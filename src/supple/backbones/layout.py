@@ -35,13 +35,13 @@ def find_tap(network: nn.Module, name: str, shape: tuple[int, ...], node: fx.Nod
 
 def _tokens(network: nn.Module, name: str, shape: tuple[int, ...]) -> Tap:
     count, channels = shape
-    said = getattr(network, "num_prefix_tokens", None)
-    for prefix in dict.fromkeys([said if isinstance(said, int) else 0, 0, 1, 2]):
+    own = getattr(network, "num_prefix_tokens", None)  # of a transformer of timm
+    for prefix in dict.fromkeys([own if isinstance(own, int) else 0, 0, 1, 2]):
         side = math.isqrt(max(0, count - prefix))
         if side and side * side == count - prefix:
             return Tap("tokens", channels, side, side, prefix)
     raise RecipeError(
-        f"{name} gives {count} tokens, which are no square grid (with up to 2 class tokens).",
+        f"{name} gives {count} tokens, which do not form a square grid (with up to 2 class tokens).",
         "Cut elsewhere, or feed square images.",
     )
 

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from supple.backbones.classifier import replace_classifier
 from supple.backbones.dims import Shape, resize
-from supple.backbones.top import replace_top
+from supple.backbones.protocols import own_outputs
 from supple.backbones.trace import short, weightless
 from supple.errors import RecipeError
 from supple.model import Shape as ModelShape
@@ -26,8 +27,8 @@ def timm_network(
     in_channels: int = 3,  # channels of the images
     input_shape: tuple[int, ...] = (),  # of one image; transformers are built for one size
     model: str,  # timm's name: resnet50, deit_tiny_patch16_224, ...
-    top: int = 0,  # hidden units of a new top of two dense layers; 0: one linear classifier
-    dropout: float = 0.5,  # inside that top
+    classifier: int = 0,  # hidden units of a new classifier of two dense layers; 0: one linear layer
+    dropout: float = 0.5,  # between these two layers
     drop_path: float = 0.0,  # stochastic depth while training
     args: Arguments = {},  # noqa: B006  # further arguments of the network, such as {depth: 6}
     kept: Shape = (),  # of a pruned transformer: for each block its kept dimensions of a head, and of the MLP
@@ -42,9 +43,9 @@ def timm_network(
     if drop_path:
         settings["drop_path_rate"] = drop_path
     network = made(lambda: timm.create_model(model, pretrained=False, **settings), f"timm's {model}", settings)
-    if top:
+    if classifier:
         facts = timm.get_pretrained_cfg(name)
-        replace_top(network, str(_one(facts.classifier if facts else None)), num_classes, top, dropout)
+        replace_classifier(network, str(_one(facts.classifier if facts else None)), num_classes, classifier, dropout)
     if kept:
         resize(network, kept)
     return network
@@ -63,8 +64,8 @@ def torchvision_network(
     num_classes: int,  # classes to tell apart
     in_channels: int = 3,  # channels of the images; only 3
     model: str,  # torchvision's name: resnet50, mobilenet_v3_small, ...
-    top: int = 0,  # hidden units of a new top of two dense layers; 0: one linear classifier
-    dropout: float = 0.5,  # inside that top
+    classifier: int = 0,  # hidden units of a new classifier of two dense layers; 0: one linear layer
+    dropout: float = 0.5,  # between these two layers
     args: Arguments = {},  # noqa: B006  # further arguments of the network
 ) -> nn.Module:
     """Any classification network of torchvision. Its weights are random: see `train.init`."""
@@ -79,9 +80,9 @@ def torchvision_network(
     if model in ("inception_v3", "googlenet"):
         settings |= {"aux_logits": False, "transform_input": False, "init_weights": True}
     network = made(lambda: models.get_model(model, weights=None, **settings), f"torchvision's {model}", settings)
-    if top:
+    if classifier:
         linear = [name for name, part in network.named_modules() if isinstance(part, nn.Linear)]
-        replace_top(network, linear[-1] if linear else "", num_classes, top, dropout)
+        replace_classifier(network, linear[-1] if linear else "", num_classes, classifier, dropout)
     return network
 
 
@@ -133,9 +134,9 @@ def made(make: Any, what: str, settings: dict[str, Any]) -> nn.Module:
             warnings.simplefilter("ignore")
             network = make()
     except (TypeError, ValueError, AssertionError, RuntimeError, KeyError) as error:
-        said = " ".join(str(error).split())[:200]
+        reason = " ".join(str(error).split())[:200]
         raise RecipeError(
-            f"{what} cannot be built with {settings}: {said}.", "Change backbone.args, or data.size."
+            f"{what} cannot be built with {settings}: {reason}.", "Change backbone.args, or data.size."
         ) from None
     assert isinstance(network, nn.Module)
     return network
@@ -153,10 +154,10 @@ def fitting(target: Any, **facts: Any) -> dict[str, Any]:
 
 
 def output_size(network: nn.Module, input_shape: ModelShape) -> int:
-    """How many numbers a network gives for one sample; one whose answer is no row of numbers says so (`outputs`)."""
-    said = getattr(network, "outputs", None)
-    if isinstance(said, int):
-        return said
+    """How many numbers a network gives for one sample; one whose answer is not such a row says so (`outputs`)."""
+    own = own_outputs(network)
+    if own is not None:
+        return own
     try:
         with torch.no_grad():
             given = weightless(network).eval()(example(input_shape, 2, torch.empty, device="meta"))
@@ -168,3 +169,20 @@ def output_size(network: nn.Module, input_shape: ModelShape) -> int:
         cause = f"{type(network).__name__} gives {what} for a batch, not one row of logits for each sample."
         raise RecipeError(cause, "Wrap it in a module that returns the logits alone.")
     return int(given.shape[-1])
+
+
+def check_outputs(network: nn.Module, input_shape: ModelShape, num_classes: int) -> int:
+    """The size of a network's output, which must be `num_classes`; 0: whatever it is."""
+    found = output_size(network, input_shape)
+    if num_classes not in (0, found):
+        cause = f"the network gives {found} numbers for an image, but num_classes is {num_classes}."
+        raise RecipeError(cause, f"Leave num_classes out, or build the network for {num_classes} classes.")
+    return found
+
+
+def timm_facts(name: str) -> Any:
+    """What timm publishes with a network of its own (input_size, num_classes, ...); None: it has no such network."""
+    import timm
+
+    name = name.partition(".")[0]
+    return timm.get_pretrained_cfg(name) if timm.is_model(name) else None

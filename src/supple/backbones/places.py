@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from supple.backbones.cut import Kinds, assign, carried
 from supple.backbones.layout import find_tap
-from supple.backbones.stages import own_stages
+from supple.backbones.protocols import as_stages
 from supple.backbones.tap import Tap
 from supple.backbones.trace import Traced, ancestors, weightless
 from supple.errors import RecipeError
@@ -19,8 +19,8 @@ from supple.model import Shape, example
 
 
 @dataclass(frozen=True)
-class Place:
-    """One call of one module. `reason` says why it is no place to cut, where it is none."""
+class CutPoint:
+    """One call of one module. `reason` says why the network cannot be cut there, where it cannot."""
 
     name: str
     share: float  # of the network's MACs, done when it returns
@@ -30,15 +30,15 @@ class Place:
 
 def places(
     network: nn.Module, input_shape: Shape, depth: int = 99, within: Container[str] | None = None
-) -> list[Place]:
+) -> list[CutPoint]:
     """The module calls of a network in execution order: those with at most `depth` parts to their name, and only those
     right inside the modules `within`.
     """
     skeleton = weightless(network).eval()
-    if own_stages(network) is not None:
+    if as_stages(network) is not None:
         return own_places(skeleton, input_shape)
     calls, total = walk(skeleton, input_shape)
-    found: dict[str, Place] = {}
+    found: dict[str, CutPoint] = {}
     parents: dict[str, list[str]] = {}
     for name in calls:
         parent = name.partition("#")[0].rpartition(".")[0]
@@ -49,31 +49,31 @@ def places(
             traced = Traced(skeleton, names)
             kinds = Kinds(skeleton, traced.graph, input_shape)
         except RecipeError as error:
-            found |= {name: Place(name, calls[name] / total, reason=error.cause) for name in names}
+            found |= {name: CutPoint(name, calls[name] / total, reason=error.cause) for name in names}
             continue
         for name in names:
             found[name] = look(network, traced, kinds, name, calls[name] / total)
     return [found[name] for name in calls if name in found]
 
 
-def own_places(network: nn.Module, input_shape: Shape) -> list[Place]:
+def own_places(network: nn.Module, input_shape: Shape) -> list[CutPoint]:
     """Those of a network, on the meta device, that offers its stages."""
-    stages = own_stages(network)
-    assert stages is not None
+    own = as_stages(network)
+    assert own is not None
     state: Any = example(input_shape, 2, torch.empty, device="meta")
     done = []
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        for stage in stages.modules.values():
+        for stage in own.stages.values():
             state = stage(state)
             done.append(counter.get_total_flops())
     shares = [macs / max(1, done[-1]) for macs in done]
     return [
-        Place(name, share, stages.reads.get(name), None if name in stages.reads else "it is the end of the network.")
-        for name, share in zip(stages.modules, shares)
+        CutPoint(name, share, own.reads.get(name), None if name in own.reads else "it is the end of the network.")
+        for name, share in zip(own.stages, shares)
     ]
 
 
-def cuts(network: nn.Module, input_shape: Shape, depth: int = 2) -> list[Place]:
+def cuts(network: nn.Module, input_shape: Shape, depth: int = 2) -> list[CutPoint]:
     """Where a network can be cut, in execution order: names with at most `depth` parts."""
     return [place for place in places(network, input_shape, depth) if place.reason is None]
 
@@ -91,7 +91,7 @@ def nearest(network: nn.Module, name: str, input_shape: tuple[int, ...], count: 
     return [place.name for place in possible if place in near]
 
 
-def look(network: nn.Module, traced: Traced, kinds: Kinds, name: str, share: float) -> Place:
+def look(network: nn.Module, traced: Traced, kinds: Kinds, name: str, share: float) -> CutPoint:
     try:
         node = traced.find(name)
         output = next(node for node in traced.graph.nodes if node.op == "output")
@@ -99,9 +99,9 @@ def look(network: nn.Module, traced: Traced, kinds: Kinds, name: str, share: flo
             raise RecipeError("it is the end of the network.", "")
         stage_of = assign(traced.graph, [node, output])
         carried(0, [node], stage_of, kinds, [name])
-        return Place(name, share, find_tap(network, name, kinds.shapes[node], node))
+        return CutPoint(name, share, find_tap(network, name, kinds.shapes[node], node))
     except RecipeError as error:
-        return Place(name, share, reason=error.cause)
+        return CutPoint(name, share, reason=error.cause)
 
 
 def walk(network: nn.Module, input_shape: tuple[int, ...]) -> tuple[dict[str, int], int]:

@@ -5,7 +5,7 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from supple.backbones.top import check_common, dense_top
+from supple.backbones.classifier import check_common, dense_classifier
 from supple.errors import RecipeError
 
 Stem = Literal["imagenet", "cifar"]
@@ -32,11 +32,11 @@ class ResNetV1(nn.Module):
         layers: tuple[int, ...] = (3, 8, 36, 3),  # bottlenecks of the four layers
         width: int = 64,  # channels of the stem and of the first layer's bottlenecks; each layer doubles them
         stem: Stem = "imagenet",  # first layer: imagenet 7x7 of stride 2 and a max pool, cifar 3x3 of stride 1
-        top: int = 0,  # width of a dense layer before the classifier; 0: the linear classifier alone
-        dropout: float = 0.5,  # between the two dense layers of such a top
+        classifier: int = 0,  # hidden units of a classifier of two dense layers; 0: one linear layer
+        dropout: float = 0.5,  # between these two layers
     ) -> None:
         super().__init__()
-        check_common("resnet_v1", num_classes, in_channels, top, dropout)
+        check_common("resnet_v1", num_classes, in_channels, classifier, dropout)
         check(layers, width, stem)
         if stem == "imagenet":
             self.conv1 = nn.Conv2d(in_channels, width, 7, stride=2, padding=3)
@@ -50,7 +50,7 @@ class ResNetV1(nn.Module):
         self.layer3 = layer(8 * width, 4 * width, layers[2], stride=2)
         self.layer4 = layer(16 * width, 8 * width, layers[3], stride=2)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
-        self.fc = dense_top(32 * width, top, num_classes, dropout)
+        self.fc = dense_classifier(32 * width, classifier, num_classes, dropout)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

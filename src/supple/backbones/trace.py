@@ -14,7 +14,7 @@ from supple.errors import RecipeError
 from supple.text import did_you_mean
 
 
-class NoPlace(RecipeError):
+class CutError(RecipeError):
     """A module that cannot be cut at."""
 
     def __init__(self, name: str, cause: str, cure: str = "Cut elsewhere: see supple list --cuts.") -> None:
@@ -32,7 +32,7 @@ def check_names(network: nn.Module, at: Sequence[str]) -> None:
                 f'there is no layer "{given}" to cut at.', f"{did_you_mean(path, names)[:300]} See supple list --cuts."
             )
         if call and not (call.isdigit() and int(call) >= 1):
-            raise RecipeError(f'"{given}" is no place to cut: "{call}" is no number of a call.', "Write name#2.")
+            raise RecipeError(f'"{given}" is not a valid cut: "{call}" is not the number of a call.', "Write name#2.")
 
 
 class Traced(fx.Tracer):
@@ -54,7 +54,7 @@ class Traced(fx.Tracer):
         except Exception as error:
             deepest = max(at, key=lambda name: name.count("."))
             cause = f"{type(network).__name__} cannot be cut at {', '.join(at)}: {short(error)}"
-            raise NoPlace(deepest, cause) from None
+            raise CutError(deepest, cause) from None
         for node in [node for node in self.graph.nodes if node.op == "placeholder"][1:]:
             drop(self.graph, node)  # an input left at its default, and the checks that it stays there
 
@@ -76,9 +76,9 @@ class Traced(fx.Tracer):
         output = self.outputs.get(f"{path}#{call or 1}")
         if output is None:
             times = self.calls[path]
-            raise NoPlace(name, f"{name} does not run in this network" + (f": only {times} times." if times else "."))
+            raise CutError(name, f"{name} does not run in this network" + (f": only {times} times." if times else "."))
         if not isinstance(output, fx.Proxy):
-            raise NoPlace(name, f"{name} gives a {type(output).__name__}, not one tensor.")
+            raise CutError(name, f"{name} gives a {type(output).__name__}, not one tensor.")
         return output.node
 
 

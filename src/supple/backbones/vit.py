@@ -1,4 +1,4 @@
-"""Plain vision transformers of timm as stem, blocks and head: what methods that bend the depth work on."""
+"""Plain vision transformers of timm as stem, blocks and head: what methods that change the depth work on."""
 
 from typing import Literal
 
@@ -69,7 +69,7 @@ class Vit(nn.Module):
 
 
 def must_be_plain(network: nn.Module, name: str) -> bool:
-    """Refuses what is no stack of ordinary blocks; says whether the network is a distilled DeiT."""
+    """Refuses what is not a stack of ordinary blocks; says whether the network is a distilled DeiT."""
     from timm.models.deit import VisionTransformerDistilled
     from timm.models.vision_transformer import Block, VisionTransformer
 

@@ -40,7 +40,7 @@ class VitCifar(nn.Module):
         check(width=width, mlp=mlp, heads=heads, layers=layers, grid=grid)
         if width % heads:
             raise RecipeError(
-                f"backbone.width {width} is no multiple of backbone.heads {heads}.", "Change one of them."
+                f"backbone.width {width} is not a multiple of backbone.heads {heads}.", "Change one of them."
             )
         if not 0 <= dropout < 1:
             raise RecipeError(f"backbone.dropout is {dropout}.", "Give a share from 0 to below 1.")

@@ -47,8 +47,8 @@ def analyse(
     elif method == "skip":
         options = {"points": points_of(subject.model, point)}
     folder = out if out is not None else run / "analysis"
-    with _writable(folder), counting(total, "analysing", quiet=json) as watch:
-        found = ANALYSES[method](subject, **options, watch=watch)
+    with _writable(folder), counting(total, "analysing", quiet=json) as on_progress:
+        found = ANALYSES[method](subject, **options, on_progress=on_progress)
     if found.facts.get("projection") == "PCA":
         say("umap-learn is not installed, so this is PCA. For UMAP: pip install 'supple[analysis]'")
     files = [write(folder / name, content) for name, content in found.files.items()]

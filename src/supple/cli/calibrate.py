@@ -52,7 +52,7 @@ def calibrate(
     if held.classes != model.classes:
         cure = f"The run knows {len(model.classes)}: {first(model.classes)}."
         raise DataError(f"these data have other classes than the run: {first(held.classes)}.", cure)
-    with counting(min(len(held), MOST), "calibrating", quiet=json) as watch:
+    with counting(min(len(held), MOST), "calibrating", quiet=json) as on_progress:
         document = find_policy(
             model,
             held,
@@ -60,7 +60,7 @@ def calibrate(
             measure=measure,
             keep_dominated=keep_dominated,
             seed=recipe.train.seed,
-            watch=watch,
+            on_progress=on_progress,
         )
     checkpoint.save_policy(run, document)
     write_report(run)

@@ -104,21 +104,22 @@ def _in_bf16(run: Path, model: "FlexibleModel", test: "Dataset", points: "list[P
     """Scores in fp32 and bf16 on the same samples, into the run's ladder."""
     from supple import checkpoint, cost
     from supple.export.check import scores_in_bf16
-    from supple.ladder import SHARES, Ladder
+    from supple.ladder import Ladder
     from supple.machine import machine
     from supple.progress import counting
     from supple.report import write_report
-    from supple.runtime.engine import MOST_LOST
+    from supple.runtime.engine import MAX_DROP
+    from supple.tasks import get_metric, get_task
 
-    if model.task == "boxes":
-        raise RecipeError(f"{run} finds objects: no engine runs it in bf16.", "Leave --precision out.")
+    if not get_task(model.task).exportable:
+        raise RecipeError(f"no engine runs the task {model.task} in bf16.", "Leave --precision out.")
     result = Ladder(cost.profile(model, points))
     counts = {row.point: row.counts() for row in result}
     with counting(1, "evaluating in fp32 and bf16", quiet=json) as watch:
         found = scores_in_bf16(model, test, points)
         watch(1)
     for score, in_bf16, lost in found:
-        facts = counts[score.name] | score.facts() | {"also": None, "score": in_bf16, "lost": lost}
+        facts = counts[score.name] | score.facts() | {"extra_metrics": None, "score": in_bf16, "lost": lost}
         for ladder in (result, model.ladder):
             ladder.update(score.name, **counts[score.name] | score.facts())
             ladder.update(score.name, "torch", "bf16", machine(), **facts)
@@ -128,8 +129,8 @@ def _in_bf16(run: Path, model: "FlexibleModel", test: "Dataset", points: "list[P
         print_json(result.to_json())
         return
     score, _, lost = max(found, key=lambda one: one[2])
-    most = f"{100 * lost:.1f} points" if score.metric in SHARES else f"{lost:.3g}"
-    verdict = "may take it" if lost <= MOST_LOST else "does not take it"
+    most = f"{100 * lost:.1f} points" if get_metric(score.metric).unit == "%" else f"{lost:.3g}"
+    verdict = "may take it" if lost <= MAX_DROP else "does not take it"
     print(f"{result}\n\nin bf16 {score.name} loses most, {most}: engine auto {verdict} ({machine()})")
 
 
@@ -138,21 +139,21 @@ def _ensemble(runs: list[Path], changes: list[str] | None, json: bool) -> None:
     from supple.cli.common import accuracies, only_data, splits_for
     from supple.ensemble import score_ensemble
     from supple.progress import counting
-    from supple.sources import must_see_alike, open_sources
+    from supple.sources import must_see_alike, open_merge_inputs
     from supple.tasks import get_task
 
     only_data(runs[0], changes)
-    sources = open_sources(map(must_be_run, runs))
-    must_see_alike(sources)
-    models = [source.model for source in sources]
+    merge_inputs = open_merge_inputs(map(must_be_run, runs))
+    must_see_alike(merge_inputs)
+    models = [one.model for one in merge_inputs]
     task = get_task(models[0].task)
     if not task.mean_logits:
         raise RecipeError(f"the mean logits of several runs answer nothing for {task.name}.", "Leave --ensemble out.")
     test = splits_for(runs[0], models[0], changes).test
     with counting(len(test), "evaluating", quiet=json) as on_progress:
-        found = score_ensemble(models, test, watch=on_progress)
+        found = score_ensemble(models, test, on_progress=on_progress)
     if json:
-        print_json({"runs": [source.name for source in sources], "points": [each.to_json() for each in found]})
+        print_json({"runs": [one.name for one in merge_inputs], "points": [each.to_json() for each in found]})
         return
     print(accuracies(found))
     print(f"(ensemble of {len(models)} runs; {len(test)} test images)")

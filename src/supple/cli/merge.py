@@ -28,7 +28,7 @@ def merge(
     from supple.cli.common import only_data, splits_for
     from supple.merge import count_layers, merge_to, parse_ends, parse_plan, random_plan, score_merges
     from supple.progress import counting
-    from supple.sources import doubt, must_be_alike, open_sources
+    from supple.sources import doubt, must_be_alike, open_merge_inputs
     from supple.text import say
 
     if (out is None) == (count is None):
@@ -43,32 +43,32 @@ def merge(
     if not folders:
         raise MergeError("no run is given.", "Give run folders: supple merge runs/a runs/b --out runs/merged.")
     only_data(folders[0], changes)
-    sources = open_sources(folders)
-    must_be_alike(sources)
-    models = [source.model for source in sources]
+    merge_inputs = open_merge_inputs(folders)
+    must_be_alike(merge_inputs)
+    models = [one.model for one in merge_inputs]
     layers, total = count_layers(models[0]), len(models)
     owner = parse_ends(ends, total)
     chosen = parse_plan(plan, total, layers) if plan is not None else random_plan(total, layers, random.Random(seed))
     splits = splits_for(folders[0], models[0], changes)
-    warning = doubt(sources)
+    warning = doubt(merge_inputs)
     if warning:
         say(warning)
     if out is not None:
-        facts = merge_to(out, sources, chosen, owner, splits)
+        facts = merge_to(out, merge_inputs, chosen, owner, splits)
         ladder = checkpoint.load_ladder(out)
         if json:
             print_json({"run": str(out), "merged": facts, **ladder.to_json()})
             return
         for layer, run in enumerate(chosen, 1):
-            print(f"layer {layer:<3}from {sources[run - 1].name}")
-        print(f"the rest from {'the mean of all' if owner is None else sources[owner - 1].name}")
+            print(f"layer {layer:<3}from {merge_inputs[run - 1].name}")
+        print(f"the rest from {'the mean of all' if owner is None else merge_inputs[owner - 1].name}")
         print(f"\n{ladder}\n\n{out / 'report.html'}")
         return
     assert count is not None
-    with counting(count * len(splits.test), "merging", quiet=json) as watch:
-        found = score_merges(models, splits.test, count, owner=owner, seed=seed, watch=watch)
+    with counting(count * len(splits.test), "merging", quiet=json) as on_progress:
+        found = score_merges(models, splits.test, count, owner=owner, seed=seed, on_progress=on_progress)
     if json:
-        facts = {"merges": count, "seed": seed, "ends": ends, "runs": [source.name for source in sources]}
+        facts = {"merges": count, "seed": seed, "ends": ends, "runs": [one.name for one in merge_inputs]}
         print_json({**facts, "points": [accuracy.to_json() for accuracy in found]})
         return
     print(accuracies(found))

@@ -59,14 +59,14 @@ def predict(
     else:
         count, results = _with_engine(run, files, engine or "auto", threads, **how)
     answers, failures = [], []
-    with counting(count, "predicting", quiet=json) as watch:
+    with counting(count, "predicting", quiet=json) as on_progress:
         for result in results:
             if isinstance(result, Prediction):
                 answers.append(result)
             else:
                 failures.append(result)
                 say(f"error: {result.cause}\n{result.cure}")
-            watch(1)
+            on_progress(1)
     if json:
         errors = [vars(failure) for failure in failures]
         print_json({"predictions": [answer.to_json() for answer in answers], "errors": errors})

@@ -25,7 +25,7 @@ def prune(
     """Folds the scores in and cuts the lowest (SiDT). Train on: supple train OUT/recipe.yaml --out RUN."""
     from supple.backbones.dims import kept_dims, shape_of
     from supple.cli.common import model_of, recipe_of, splits_for
-    from supple.methods.ranking import UNSEARCHED, Ranking
+    from supple.methods.ranking import BASELINE_CRITERIA, Ranking
     from supple.pruning import Plan, must_be_its_network, nest, nested_recipe, pruned_recipe, save, timed
     from supple.pruning import changes as changed
     from supple.pruning import prune as cut
@@ -33,7 +33,10 @@ def prune(
     if (ratio is None) == (widths is None):
         cause = "one of --ratio and --widths is needed." if ratio is None else "--ratio and --widths are both given."
         raise RecipeError(cause, "Give --ratio 0.4, or --widths 0.2,0.4,0.6,0.8.")
-    for option, value, known in (("--ranking", ranking, get_args(Ranking)), ("--by", by, ("score", *UNSEARCHED))):
+    for option, value, known in (
+        ("--ranking", ranking, get_args(Ranking)),
+        ("--by", by, ("score", *BASELINE_CRITERIA)),
+    ):
         if value not in known:
             raise RecipeError(f'{option} is "{value}".', f"Possible: {', '.join(known)}.")
     check_out(out)

@@ -19,7 +19,7 @@ from supple.runtime.torch_engine import graphs_of
 from supple.tasks import get_task
 
 TOLERANCE = 1e-4  # of the largest output, or of 1
-NEAR = 1e-4  # a score this near to its threshold may fall on either side
+NEAR = 1e-4  # a decision with a smaller margin may fall on either side
 BATCH = 16
 
 
@@ -54,11 +54,10 @@ def answers(graphs: Graphs, engine: Engine, x: State) -> Iterator[tuple[str, str
 
 
 def decided(output: Output) -> Array:
-    """The samples whose layers all ran or did not by a clear margin: rounding decides of the others."""
-    threshold = output.point.skip
-    if threshold is None or "gates" not in output.aux:
+    """The samples whose discrete decisions were all taken by a clear margin: rounding decides the others."""
+    if output.margin is None:
         return np.ones(len(output.logits), bool)
-    clear: Array = ((output.aux["gates"].sigmoid() - threshold).abs() > NEAR).all(1).numpy()
+    clear: Array = (output.margin > NEAR).numpy()
     return clear
 
 

@@ -5,10 +5,10 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from supple.backbones.protocols import Trunk
 from supple.export.graphs import Graph
 from supple.methods.gates import Gates
-from supple.methods.skip import Skip
-from supple.model import FlexibleModel, Trunk
+from supple.model import FlexibleModel
 from supple.point import FULL
 
 
@@ -57,10 +57,10 @@ class Head(nn.Module):
 @torch.no_grad()
 def skip_graphs(model: FlexibleModel, x: Tensor) -> list[Graph]:
     """In execution order, each with its role; none for other models, and none where layers read all earlier ones."""
-    if not isinstance(model, Skip) or model.gates.mixers is not None:
+    trunk, gates, network = model.trunk, model.layer_gates(), model.backbone
+    if trunk is None or gates is None or network is None:
         return []
-    trunk, gates = model.trunk, model.gates
-    stem = Stem(model.backbone)
+    stem = Stem(network)
     state, scores = stem(x)
     graphs = [Graph("stem", stem, (x,), role="stem")]
     for layer, block in enumerate(trunk.blocks):
@@ -70,7 +70,7 @@ def skip_graphs(model: FlexibleModel, x: Tensor) -> list[Graph]:
             (scores,) = gate(state, scores)
         graphs.append(Graph(f"block-{layer + 1}", Block(block), (state,), role="block"))
         state = block(state)
-    graphs.append(Graph("head", Head(model.backbone), (state,), FULL, "head"))
+    graphs.append(Graph("head", Head(network), (state,), FULL, "head"))
     for graph in graphs:
         graph.module.eval()
     return graphs

@@ -153,7 +153,10 @@ def pairs(wanted: Wanted) -> list[tuple[str, str]]:
 
 def _gated(model: FlexibleModel, bundle: Bundle, engine: Engine, wanted: Wanted, data: Held) -> Check:
     """What a precision loses of the score on held-out images, and which points lose too much."""
-    before = {score.name: score for score in evaluate(model, data.val, model.order(map(Point.parse, bundle.graphs.answering())))}
+    before = {
+        score.name: score
+        for score in evaluate(model, data.val, model.order(map(Point.parse, bundle.graphs.answering())))
+    }
     after = scores(model, bundle.graphs, engine, data.val)
     lost = {what: lost_of(before[what.partition(", ")[0]], score) for what, score in after.items()}
     names = tuple(what for what, share in lost.items() if share > wanted.max_drop)
@@ -218,5 +221,5 @@ def replace_policy(folder: Path, policy: Any) -> None:
 
 def policy_of(model: FlexibleModel) -> Any:
     """The thresholds of `supple calibrate` as JSON has them; None if there are none."""
-    policy = getattr(model, "policy", None)
+    policy = model.policy
     return None if policy is None else json.loads(json.dumps(policy.to_json()))

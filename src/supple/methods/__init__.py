@@ -5,6 +5,7 @@ from typing import Any
 
 from supple.backbones import BACKBONES
 from supple.backbones.networks import fitting
+from supple.backbones.protocols import takes_sound
 from supple.errors import RecipeError
 from supple.methods.dense import Dense
 from supple.methods.exits import Exits
@@ -13,7 +14,7 @@ from supple.methods.prune import Prune
 from supple.methods.shuffle import Shuffle
 from supple.methods.skip import Skip
 from supple.methods.slim import Slim
-from supple.methods.whole import Whole
+from supple.methods.static import Static
 from supple.model import FlexibleModel, Shape
 
 METHODS: dict[str, type[FlexibleModel]] = {
@@ -24,7 +25,7 @@ METHODS: dict[str, type[FlexibleModel]] = {
     "skip": Skip,
     "prune": Prune,
     "nested": Nested,
-    "whole": Whole,
+    "static": Static,
 }
 
 
@@ -35,13 +36,13 @@ def build(
     channels = input_shape[0] if isinstance(input_shape[0], int) else input_shape[0][0]
     facts = {"num_classes": num_classes, "in_channels": channels, "input_shape": input_shape}
     make = BACKBONES[backbone["name"]]
-    if not isinstance(input_shape[0], int) and not getattr(make, "takes_sound", False):
+    if not isinstance(input_shape[0], int) and not takes_sound(make):
         cause = f"the backbone {backbone['name']} looks at pictures, but these data have pictures and sounds."
         raise RecipeError(cause, "Use audiocsrnet, or take the sounds away.")
     network = make(**fitting(make, **facts), **_settings(backbone))
     flex = METHODS[method["name"]]
     model = flex(network, **fitting(flex, **facts), **_settings(method))  # type: ignore[call-arg]
-    model.input_shape = input_shape
+    model.input_shape, model.backbone_spec = input_shape, dict(backbone)
     return model
 
 

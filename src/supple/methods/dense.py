@@ -4,16 +4,17 @@ Dynamic Transformer paper, section 2.1. Without dropout on the weights it is WDC
 """
 
 import copy
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from supple.backbones.protocols import Trunk
 from supple.methods.trunk import check_range, check_read, read_token, trunk_of
-from supple.model import FlexibleModel, Output, Trunk
-from supple.point import FULL, Point
+from supple.model import FlexibleModel, Output, Outputs
+from supple.point import FULL, AnyPoint, Point
 
 Read = Literal["class", "mean"]
 
@@ -26,6 +27,7 @@ class Dense(FlexibleModel):
     to choose, so it has no oracle.
     """
 
+    backbone: nn.Module
     points = (FULL,)
 
     def __init__(
@@ -46,7 +48,7 @@ class Dense(FlexibleModel):
     def trunk(self) -> Trunk:
         return trunk_of(self.backbone, "dense")
 
-    def run(self, x: Any, points: Iterable[Point]) -> Generator[Output, Tensor | None, None]:
+    def run(self, x: Any, points: Iterable[AnyPoint]) -> Outputs:
         for point in self.order(points):
             logits, weights = mixed(self.trunk, self.mixers, x)
             yield Output(point, logits, {"weights": weights})

@@ -1,19 +1,20 @@
 """Early exits: stop after any block that has a classifier of its own, or at any layer of a network you already have."""
 
 import copy
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, cast, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from supple.backbones.networks import output_size
+from supple.backbones.networks import check_outputs
+from supple.backbones.protocols import WithExits, as_exits, cut_names
 from supple.backbones.tap import Tap
 from supple.errors import PointError, RecipeError
 from supple.methods.branch_choice import make_branch
 from supple.methods.staged import Bodies, Features, OnTap, bodies
-from supple.model import FlexibleModel, Output, Shape, Stage, is_empty, select
-from supple.point import FULL, Point
+from supple.model import FlexibleModel, Output, Outputs, Shape, Stage, is_empty, select
+from supple.point import FULL, AnyPoint, Point
 from supple.text import did_you_mean
 
 Way = Literal["end_to_end", "classifier_wise", "layer_wise"]
@@ -25,7 +26,7 @@ class Exits(FlexibleModel):
 
     The backbone either has `blocks` (state -> state) and `heads` (state -> logits) of its own, or is any traceable
     network that `at` cuts at the names of its layers, or of the stages it offers, with a branch at each cut (see
-    `branches.py`); its own top is the last exit.
+    `branches.py`); its own classifier is the last exit.
 
     Three ways to train the branches (SL-ViT, section 2.1): all together; classifier-wise, the backbone frozen and in
     eval mode; layer-wise, each stage with its branch in a phase of its own, earlier ones frozen. In the last phase the
@@ -52,16 +53,13 @@ class Exits(FlexibleModel):
         self._bodies: Bodies | None = None
         self._asleep: list[nn.Module] = []  # what stays in eval mode
         if at:
-            at = tuple(getattr(backbone, "taps", {}).get(name, name) for name in at)
+            at = tuple(cut_names(backbone).get(name, name) for name in at)
             self._bodies = bodies(backbone, at, input_shape)
-            classes = output_size(backbone, input_shape)
-            if num_classes not in (0, classes):
-                cause = f"the network gives {classes} numbers for an image, but num_classes is {num_classes}."
-                raise RecipeError(cause, f"Leave num_classes out, or build the network for {num_classes} classes.")
+            classes = check_outputs(backbone, input_shape, num_classes)
             each = zip(one_each(branch, len(at)), self._bodies.taps, at)
             made = [OnTap(_made(b, tap, classes, name), tap.sound > 0) for b, tap, name in each]
             self.heads = nn.ModuleList([*made, OnTap(nn.Identity())])
-        elif not _has_exits(backbone):
+        elif as_exits(backbone) is None:
             raise RecipeError(
                 f"method exits does not know where to cut the backbone {type(backbone).__name__}.",
                 "Say it: method.at=[layer1, layer2]; supple list --cuts MODEL shows the places.",
@@ -79,18 +77,18 @@ class Exits(FlexibleModel):
     def canonical(self, point: Point) -> Point:
         return FULL if point == Point(exit=len(self.points)) else point
 
-    def check(self, point: Point) -> Point:
+    def validate(self, point: Point) -> None:
         if point.exit is not None and point.exit > len(self.points):
             raise PointError(
                 f"this model cannot run {point!r}: it has {len(self.points)} exits.",
                 f"Use exit=1 to exit={len(self.points)} (the last one is full).",
             )
-        return super().check(point)
+        super().validate(point)
 
-    def stages(self) -> list[nn.Module]:
-        return [Stage(block, head) for block, head in zip(self._blocks, self._heads)]
+    def stages(self) -> list[Stage]:
+        return [Stage(*parts) for parts in zip(self._blocks, self._heads, self.points)]
 
-    def run(self, x: Any, points: Iterable[Point]) -> Generator[Output, Tensor | None, None]:
+    def run(self, x: Any, points: Iterable[AnyPoint]) -> Outputs:
         wanted = {self._place(point): point for point in self.order(points)}
         state, last = x, max(wanted, default=0)
         for place, (block, head) in enumerate(zip(self._blocks, self._heads), 1):
@@ -116,6 +114,9 @@ class Exits(FlexibleModel):
                 found.append(state[0].clone())
         return Features(tuple(found))
 
+    def cached_features(self) -> Callable[[Any], Features] | None:
+        return self.features if self.way == "classifier_wise" else None
+
     def plain(self, point: Point) -> nn.Module:
         place = self._place(point)
         if self._bodies is None:
@@ -126,18 +127,18 @@ class Exits(FlexibleModel):
 
     def branch(self, point: Point) -> nn.Module | None:
         head = self._heads[self._place(point) - 1]
-        return None if self._bodies is not None and point == FULL else head  # the top belongs to the network
+        return None if self._bodies is not None and point == FULL else head  # the classifier belongs to the network
 
     @property
     def taps(self) -> tuple[Tap, ...]:
-        """What the branches read, cut by cut; none where the backbone has exits of its own."""
+        """None where the backbone has exits of its own."""
         return self._bodies.taps if self._bodies is not None else ()
 
-    def phases(self) -> int:
+    def num_phases(self) -> int:
         return len(self.points) if self.way == "layer_wise" else 1
 
-    def enter(self, phase: int) -> tuple[Point, ...]:
-        if self.way != "layer_wise":  # the top of a frozen backbone does not learn, and need not run
+    def begin_phase(self, phase: int) -> tuple[Point, ...]:
+        if self.way != "layer_wise":  # the classifier of a frozen backbone does not learn, and need not run
             return self.points[:-1] if self.way == "classifier_wise" else self.points
         assert self._bodies is not None
         self._bodies.frozen = phase
@@ -165,11 +166,11 @@ class Exits(FlexibleModel):
 
     @property
     def _blocks(self) -> Sequence[nn.Module]:
-        return self._bodies() if self._bodies is not None else list(cast(nn.ModuleList, self.backbone.blocks))
+        return self._bodies() if self._bodies is not None else list(cast(WithExits, self.backbone).blocks)
 
     @property
     def _heads(self) -> nn.ModuleList:
-        return self.heads if self.heads is not None else cast(nn.ModuleList, self.backbone.heads)
+        return self.heads if self.heads is not None else cast(WithExits, self.backbone).heads
 
     def _is_altered(self, place: int) -> bool:
         return self._bodies is not None and self._bodies.altered[place - 1]
@@ -191,55 +192,7 @@ def one_each(branch: Wanted | Sequence[Wanted], count: int) -> list[Wanted]:
         return [branch] * count
     if not isinstance(branch, (tuple, list)):
         cure = "Give a name, or a mapping such as {'name': 'sl_vit', 'heads': 4}; one for all cuts, or a list."
-        raise RecipeError(f"{type(branch).__name__} is no branch.", cure)
+        raise RecipeError(f"{type(branch).__name__} is not a valid branch.", cure)
     if len(branch) != count:
         raise RecipeError(f"method.branch names {len(branch)} branches for {count} cuts.", "Give one, or one per cut.")
     return list(branch)
-
-
-def _has_exits(backbone: nn.Module) -> bool:
-    blocks, heads = getattr(backbone, "blocks", None), getattr(backbone, "heads", None)
-    return isinstance(blocks, nn.ModuleList) and isinstance(heads, nn.ModuleList) and len(blocks) == len(heads)
-
-
-def exits(
-    network: nn.Module | str,
-    at: str | Sequence[str],
-    branch: Wanted | Sequence[Wanted] = "linear",
-    *,
-    num_classes: int | None = None,
-    input_shape: tuple[int, ...] | None = None,
-    way: Way = "classifier_wise",
-    pretrained: bool = False,
-) -> Exits:
-    """Early exits on a network you already have: a module, or the name of a timm network.
-
-    `supple.exits("resnet50", at=["layer1", "layer2"], branch="sl_vit", num_classes=10)`. A module needs `input_shape`,
-    that of one sample; its own outputs are the last exit. By default only the branches learn: the network that is given
-    is then frozen (it is used as it is, not copied).
-    """
-    import timm
-
-    if isinstance(network, str):
-        from supple.backbones.networks import pretrained as fetch
-        from supple.backbones.networks import timm_network
-
-        facts = timm.get_pretrained_cfg(network.partition(".")[0]) if timm.is_model(network.partition(".")[0]) else None
-        input_shape = input_shape or (facts.input_size if facts else (3, 224, 224))
-        classes = num_classes or (facts.num_classes if facts else 1000)
-        name = network
-        network = timm_network(num_classes=classes, in_channels=input_shape[0], input_shape=input_shape, model=name)
-        if pretrained:
-            fetch("timm", network, {"model": name, "args": {}}, input_shape)
-    elif input_shape is None:
-        raise RecipeError("the shape of an input is not known.", "Say it: input_shape=(3, 224, 224).")
-    model = Exits(
-        network,
-        at=(at,) if isinstance(at, str) else tuple(at),
-        branch=tuple(branch) if isinstance(branch, list) else branch,  # type: ignore[arg-type]
-        way=way,
-        num_classes=num_classes or 0,
-        input_shape=input_shape,
-    )
-    model.input_shape = input_shape
-    return model

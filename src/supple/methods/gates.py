@@ -7,9 +7,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from supple.backbones.protocols import Trunk
 from supple.methods.dense import Read, mixers
 from supple.methods.trunk import read_token
-from supple.model import Trunk
 
 Oracle = Literal["own", "shared"]
 Inputs = Literal["chain", "dense"]
@@ -27,6 +27,10 @@ class Way:
     @property
     def scores(self) -> Tensor:
         return self.logits.sigmoid()
+
+    def margin(self, threshold: float) -> Tensor:
+        """How far each sample's nearest score is from the threshold (batch)."""
+        return (self.scores.detach() - threshold).abs().amin(1)
 
 
 class Gates(nn.Module):

@@ -7,7 +7,7 @@ a network of its own shape that shares all weights.
 import copy
 import itertools
 import math
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -28,12 +28,14 @@ from supple.backbones.dims import (
 )
 from supple.errors import RecipeError
 from supple.methods.ranking import equal_scores, keep
-from supple.model import FlexibleModel, Output, is_empty, said, select
-from supple.point import FULL, Point
+from supple.model import FlexibleModel, Outputs, as_output, is_empty, select
+from supple.point import FULL, AnyPoint, Point
 
 
 class Nested(FlexibleModel):
     """Points `width=0.2` ... `full` over a transformer: the share of all prunable dimensions that a width keeps."""
+
+    backbone: nn.Module
 
     def __init__(
         self,
@@ -62,9 +64,9 @@ class Nested(FlexibleModel):
     def rank(self, point: Point) -> float:
         return point.width
 
-    def run(self, x: Any, points: Iterable[Point]) -> Generator[Output, Tensor | None, None]:
+    def run(self, x: Any, points: Iterable[AnyPoint]) -> Outputs:
         for point in self.order(points):
-            keep = yield said(point, self.network(point.width)(x))
+            keep = yield as_output(point, self.network(point.width)(x))
             if keep is not None:
                 if is_empty(keep):
                     return

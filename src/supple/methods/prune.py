@@ -6,7 +6,7 @@ lowest ones. Scores scale weights and biases, so they cost next to nothing and c
 
 import copy
 import math
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -16,8 +16,8 @@ from torch.nn import functional as F
 from supple.backbones.dims import Block, blocks_of, check_shape, like, resize, shape_of
 from supple.errors import RecipeError
 from supple.methods.ranking import Ranking, Scores, equal_scores, keep
-from supple.model import FlexibleModel, Output, said
-from supple.point import FULL, Point
+from supple.model import FlexibleModel, Output, Outputs, as_output
+from supple.point import FULL, AnyPoint, Point
 
 Pairs = tuple[tuple[int, int], ...]
 
@@ -30,6 +30,7 @@ class Prune(FlexibleModel):
     shape without training, or that shape trained from scratch.
     """
 
+    backbone: nn.Module
     points = (FULL,)
 
     def __init__(
@@ -70,14 +71,16 @@ class Prune(FlexibleModel):
         block.mlp.fc1 = Scored(block.mlp.fc1, hidden)
         self.scores.extend([heads, hidden])
 
-    def pairs(self) -> Scores:
-        """The scores of every block."""
+    def pruning_scores(self) -> Scores | None:
+        """Of every block; None where the network was cut down from the start."""
+        if not len(self.scores):
+            return None
         flat = [score.detach().cpu() for score in self.scores]
         return list(zip(flat[::2], flat[1::2]))
 
-    def run(self, x: Any, points: Iterable[Point]) -> Generator[Output, Tensor | None, None]:
+    def run(self, x: Any, points: Iterable[AnyPoint]) -> Outputs:
         for point in self.order(points):
-            yield said(point, self.backbone(x))
+            yield as_output(point, self.backbone(x))
 
     def penalty(self, outputs: Sequence[Output]) -> Tensor:
         """gamma times the sum of all absolute scores."""
@@ -85,7 +88,7 @@ class Prune(FlexibleModel):
             return super().penalty(outputs)
         return self.gamma * torch.cat([score.abs() for score in self.scores]).sum()
 
-    def undecayed(self) -> Iterable[nn.Parameter]:
+    def no_weight_decay(self) -> Iterable[nn.Parameter]:
         return self.scores
 
     def plain(self, point: Point) -> nn.Module:

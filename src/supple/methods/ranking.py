@@ -112,7 +112,7 @@ def random_scores(blocks: Sequence[Block], seed: int = 0) -> Scores:
 
 
 # Other scores by name: blocks of a network as it computes, and a seed.
-UNSEARCHED: dict[str, Callable[[Sequence[Block], int], Scores]] = {
+BASELINE_CRITERIA: dict[str, Callable[[Sequence[Block], int], Scores]] = {
     "magnitude": lambda blocks, seed: magnitudes(blocks),
     "random": random_scores,
 }

@@ -4,18 +4,19 @@ Train it with `train.sample: arbitrary`: every batch meets the layers in another
 layer out at random instead (Fan et al. 2019), `full` is the plain baseline.
 """
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from supple.backbones.protocols import Trunk
 from supple.errors import PointError
 from supple.methods.orders import Layers, first, groups_of, quarters
-from supple.methods.trunk import check_range, trunk_of, with_blocks, without_blocks
-from supple.model import FlexibleModel, Output, Stage, Trunk, is_empty, select
-from supple.point import FULL, Point
+from supple.methods.trunk import blocks_path, check_range, trunk_of, with_blocks, without_blocks
+from supple.model import FlexibleModel, Output, Outputs, Stage, is_empty, select
+from supple.point import FULL, AnyPoint, Point
 
 Variant = Literal["plain", "position", "predict"]
 Table = Literal["shared", "per_layer"]
@@ -30,6 +31,7 @@ class Shuffle(FlexibleModel):
     place among those that run; the loss of `predict` is a mean over layers, not a sum.
     """
 
+    backbone: nn.Module
     sampled = ("arbitrary", "layerdrop")
 
     def __init__(
@@ -87,19 +89,13 @@ class Shuffle(FlexibleModel):
             return point._replace(layers=None)
         return point
 
-    def check(self, point: Point) -> Point:
-        point = self.canonical(point)
+    def validate(self, point: Point) -> None:
         layers = point.layers or ()
-        if point != Point(layers=point.layers):
-            said = f"it has layers from 1 to {self.count} and nothing else to choose"
-        elif any(layer > self.count for layer in layers):
-            said = f"it has layers from 1 to {self.count}"
-        elif len(set(layers)) < len(layers):
-            said = "a layer may run only once"
-        else:
-            return point
         cure = "Name some of the layers in any order, such as layers=2-1-3, or full."
-        raise PointError(f"this model cannot run {point!r}: {said}.", cure)
+        if any(layer > self.count for layer in layers):
+            raise PointError(f"this model cannot run {point!r}: it has layers from 1 to {self.count}.", cure)
+        if len(set(layers)) < len(layers):
+            raise PointError(f"this model cannot run {point!r}: a layer may run only once.", cure)
 
     def rank(self, point: Point) -> float:
         return len(self.sequence(point))
@@ -107,23 +103,23 @@ class Shuffle(FlexibleModel):
     def sequence(self, point: Point) -> Layers:
         return point.layers or tuple(range(1, self.count + 1))
 
-    def order(self, points: Iterable[Point]) -> list[Point]:
+    def order(self, points: Iterable[AnyPoint]) -> list[Point]:
         """Short ones first."""
         return sorted(super().order(points), key=lambda point: (len(self.sequence(point)), self.sequence(point)))
 
     # --- running --------------------------------------------------------------------------------------------------
 
-    def run(self, x: Any, points: Iterable[Point]) -> Generator[Output, Tensor | None, None]:
+    def run(self, x: Any, points: Iterable[AnyPoint]) -> Outputs:
         """Points that begin with the same layers share what those compute."""
         return self._run(x, points, guess=self.variant == "predict")
 
     def forward(self, x: Any, point: Any = FULL) -> Any:
-        """As inherited, but nobody guesses where only logits are asked for: guesses are no part of an answer's cost."""
-        if isinstance(point, Point):
+        """As inherited, but without guesses where only logits are asked for: they are not part of an answer's cost."""
+        if isinstance(point, (Point, str)):
             return next(self._run(x, (point,), guess=False)).logits
         return super().forward(x, point)
 
-    def _run(self, x: Any, points: Iterable[Point], guess: bool) -> Generator[Output, Tensor | None, None]:
+    def _run(self, x: Any, points: Iterable[AnyPoint], guess: bool) -> Outputs:
         asked = self.order(points)
         if not asked:
             return
@@ -154,7 +150,7 @@ class Shuffle(FlexibleModel):
         losses = [position_loss(output.aux["position"]) for output in outputs if "position" in output.aux]
         return self.weight * torch.stack(losses).mean() if losses else super().penalty(outputs)
 
-    def training_only(self) -> Iterable[nn.Parameter]:
+    def auxiliary_parameters(self) -> Iterable[nn.Parameter]:
         return self.predictors.parameters() if self.variant == "predict" else ()
 
     # --- pieces ---------------------------------------------------------------------------------------------------
@@ -162,13 +158,14 @@ class Shuffle(FlexibleModel):
     def plain(self, point: Point) -> nn.Module:
         return with_blocks(self.backbone, [self._piece(layer - 1, k) for k, layer in enumerate(self.sequence(point))])
 
-    def stages(self) -> list[nn.Module]:
-        bodies = [self._piece(layer, layer) for layer in range(self.count)]
-        head = Ends(self.backbone, "head")
-        return [
-            Stage(Ends(self.backbone, "stem")),
-            *(Stage(body, head if k == self.count - 1 else None) for k, body in enumerate(bodies)),
-        ]
+    def stages(self) -> list[Stage]:
+        *bodies, last = (self._piece(layer, layer) for layer in range(self.count))
+        ends = Stage(last, Ends(self.backbone, "head"), FULL)
+        return [Stage(Ends(self.backbone, "stem")), *map(Stage, bodies), ends]
+
+    def mergeable(self) -> tuple[str, ...]:
+        own = [name for name in ("positions", "predictors") if hasattr(self, name)]
+        return (blocks_path(self, self.trunk), *own)
 
     def _piece(self, layer: int, position: int) -> nn.Module:
         block: nn.Module = self.trunk.blocks[layer]

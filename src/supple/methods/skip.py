@@ -5,19 +5,20 @@ score reaches the threshold of the point. See gates.py.
 """
 
 import copy
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
+from supple.backbones.protocols import Trunk
 from supple.cost import count_macs, on_meta
-from supple.errors import PointError, RecipeError
+from supple.errors import RecipeError
 from supple.methods.dense import Read
 from supple.methods.gates import Gates, Inputs, Oracle, blend, regroup, straight_through
 from supple.methods.trunk import check_range, check_read, trunk_of
-from supple.model import Batches, FlexibleModel, Output, Trunk, is_empty, select
-from supple.point import FULL, Point
+from supple.model import Batches, FlexibleModel, Output, Outputs, is_empty, select
+from supple.point import FULL, AnyPoint, Point
 
 Gate = Literal["paper", "straight"]
 
@@ -37,6 +38,7 @@ class Skip(FlexibleModel):
     constant size, told the mean score so far and the depth; `inputs: dense` lets layers read weighted means (WSDC).
     """
 
+    backbone: nn.Module
     settles_on = "held-out"
 
     def __init__(
@@ -77,26 +79,22 @@ class Skip(FlexibleModel):
     def canonical(self, point: Point) -> Point:
         return point._replace(skip=None) if point.skip == 0 else point
 
-    def check(self, point: Point) -> Point:
-        point = self.canonical(point)
-        if point == Point(skip=point.skip):
-            return point
-        cure = "Give a threshold from 0 to 1, such as skip=0.5, or full."
-        raise PointError(f"this model cannot run {point!r}: it has thresholds and nothing else to choose.", cure)
+    def validate(self, point: Point) -> None:
+        """Any threshold will do."""
 
     def rank(self, point: Point) -> float:
         return -(point.skip or 0.0)  # the higher the threshold, the fewer layers run
 
-    def admit(self, points: Iterable[Point]) -> None:
+    def add_points(self, points: Iterable[AnyPoint]) -> None:
         more = {self.check(point) for point in points} - {*self.points}
         self.settled = tuple(sorted({*self.settled, *more}, key=self.rank))
 
     @torch.no_grad()
-    def settle(self, loader: Batches, points: Iterable[Point] = ()) -> None:
+    def settle(self, loader: Batches, points: Iterable[AnyPoint] = ()) -> None:
         """Adds the thresholds at which about a quarter, 40 %, half and three quarters of the layers run, save those
         shares that the layers which always run exceed.
         """
-        self.admit(points)
+        self.add_points(points)
         images: list[Tensor] = []
         for x, _ in loader:
             images.append(x)
@@ -109,7 +107,7 @@ class Skip(FlexibleModel):
         try:
             some = torch.cat(images)[:SETTLED_ON]
             least = 1 - len(self.gates.gated) / len(self.trunk.blocks)
-            self.admit(Point(skip=self._threshold(some, share)) for share in SHARES if share >= least - 1e-9)
+            self.add_points(Point(skip=self._threshold(some, share)) for share in SHARES if share >= least - 1e-9)
         finally:
             self.train(was_training)
 
@@ -124,12 +122,13 @@ class Skip(FlexibleModel):
 
     # --- running --------------------------------------------------------------------------------------------------
 
-    def run(self, x: Any, points: Iterable[Point]) -> Generator[Output, Tensor | None, None]:
+    def run(self, x: Any, points: Iterable[AnyPoint]) -> Outputs:
         obey = straight_through if self.training and self.gate == "straight" else regroup
         for point in self.order(points):
             way = self.gates.follow(self.trunk, x, point.skip, obey)
             aux = {} if point.skip is None else {"gates": way.logits, "ran": way.ran}
-            keep = yield Output(point, self.trunk.head(way.state), aux, self._spent(way.ran, point))
+            margin = None if point.skip is None else way.margin(point.skip)
+            keep = yield Output(point, self.trunk.head(way.state), aux, self._spent(way.ran, point), margin)
             if keep is not None:
                 if is_empty(keep):
                     return
@@ -165,6 +164,9 @@ class Skip(FlexibleModel):
         return ran.sum(1) * layer + rest + (0 if point.skip is None else oracles)
 
     # --- pieces ---------------------------------------------------------------------------------------------------
+
+    def layer_gates(self) -> Gates | None:
+        return self.gates if self.gates.mixers is None else None  # mixers read all earlier layers
 
     def plain(self, point: Point) -> nn.Module:
         """All layers run, and the scores choose between the results: the same answers without branches."""

@@ -4,7 +4,7 @@ Every width has batch norms of its own (affine and statistics); all other weight
 trained gets its norms from `settle`: affine values from the next larger trained width, statistics from data.
 """
 
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from supple.errors import PointError, RecipeError
 from supple.methods.narrow import SAME, Same, SlimBatchNorm2d, SlimConv2d, SlimLinear, check_chain
-from supple.model import Batches, FlexibleModel, Output, is_empty, select
-from supple.point import Point
+from supple.model import Batches, FlexibleModel, Output, Outputs, is_empty, select
+from supple.point import AnyPoint, Point, as_point
 
 
 class Slim(FlexibleModel):
@@ -36,9 +36,9 @@ class Slim(FlexibleModel):
                 f"method slim cannot hold the backbone {type(backbone).__name__}: it is not one chain of layers.",
                 "Use a sequential convolutional backbone, such as mobilenet_v1.",
             )
-        self.widths = widths
+        self.widths = tuple(map(float, widths))  # 1 and 1.0 are one width, with one norm
         self.divisor = divisor
-        self.points = tuple(Point(width=width) for width in widths)
+        self.points = tuple(Point(width=width) for width in self.widths)
         last = len(backbone) - 1
         check_chain(backbone)
         self.layers = nn.ModuleList(self._slim(layer, i == last) for i, layer in enumerate(backbone))
@@ -56,15 +56,14 @@ class Slim(FlexibleModel):
             f"method slim cannot narrow a {type(layer).__name__}.", "Use convolution, batch norm, linear."
         )
 
-    def check(self, point: Point) -> Point:
-        if point in self.points or point in self.settled:
-            return point
+    def validate(self, point: Point) -> None:
+        if point in (*self.points, *self.settled):
+            return
         trained = ", ".join(f"{width:g}" for width in self.widths)
         more = "".join(f", {settled.width:g} (settled)" for settled in self.settled)
-        cure = "Use one of these."
-        if point == Point(width=point.width) and point.width < self.widths[0]:
+        if point.width < self.widths[0]:
             cure = f"Use one of these; only widths from {self.widths[0]:g} can be settled."
-        elif point == Point(width=point.width):
+        else:
             cure = (
                 f"Use one of these, or settle it first: supple train --settle {point} RUN (needs the training images)."
             )
@@ -73,7 +72,7 @@ class Slim(FlexibleModel):
     def rank(self, point: Point) -> float:
         return point.width
 
-    def run(self, x: Any, points: Iterable[Point]) -> Generator[Output, Tensor | None, None]:
+    def run(self, x: Any, points: Iterable[AnyPoint]) -> Outputs:
         for point in self.order(points):
             keep = yield Output(point, self._logits(x, point.width))
             if keep is not None:
@@ -94,8 +93,8 @@ class Slim(FlexibleModel):
             layers.append(narrow)
         return nn.Sequential(*layers)
 
-    def admit(self, points: Iterable[Point]) -> None:
-        for point in points:
+    def add_points(self, points: Iterable[AnyPoint]) -> None:
+        for point in map(as_point, points):
             if point in (*self.points, *self.settled):
                 continue
             if point != Point(width=point.width) or point.width < self.widths[0]:
@@ -107,11 +106,11 @@ class Slim(FlexibleModel):
             self.settled = tuple(sorted((*self.settled, point), key=self.rank))
 
     @torch.no_grad()
-    def settle(self, loader: Batches, points: Iterable[Point] = ()) -> None:
-        """Admits more widths and takes their norm statistics as the plain mean over the loader's batches."""
-        points = [point for point in points if point not in self.points]
-        self.admit(points)
-        norms = [layer.at(p.width) for p in points for layer in self.layers if isinstance(layer, SlimBatchNorm2d)]
+    def settle(self, loader: Batches, points: Iterable[AnyPoint] = ()) -> None:
+        """Adds more widths and takes their norm statistics as the plain mean over the loader's batches."""
+        more = [point for point in map(as_point, points) if point not in self.points]
+        self.add_points(more)
+        norms = [layer.at(p.width) for p in more for layer in self.layers if isinstance(layer, SlimBatchNorm2d)]
         momenta = [norm.momentum for norm in norms]
         was_training = self.training
         self.train()
@@ -120,7 +119,7 @@ class Slim(FlexibleModel):
             norm.momentum = None  # None: a cumulative average
         try:
             for x, _ in loader:
-                for point in points:
+                for point in more:
                     self._logits(x, point.width)
         finally:
             for norm, momentum in zip(norms, momenta):

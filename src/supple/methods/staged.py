@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor, fx, nn
 
 from supple.backbones.cut import Cuts, altered, check_order, cut
-from supple.backbones.stages import own_stages
+from supple.backbones.protocols import as_stages
 from supple.backbones.tap import Tap
 from supple.backbones.trace import weightless
 from supple.errors import RecipeError
@@ -60,7 +60,7 @@ class Bodies(Protocol):
 
 def bodies(network: nn.Module, at: Sequence[str], input_shape: Shape) -> Bodies:
     """A network cut at names: those of the stages it offers, or else those of its layers."""
-    if own_stages(network) is not None:
+    if as_stages(network) is not None:
         return Chain(network, at, input_shape)
     return Traced(network, cut(network, at, input_shape))
 
@@ -92,26 +92,26 @@ class Chain:
     """The stages that a network offers itself; those that no cut parts are joined."""
 
     def __init__(self, network: nn.Module, at: Sequence[str], input_shape: Shape) -> None:
-        stages = own_stages(network)
-        assert stages is not None
-        names = list(stages.modules)
+        own = as_stages(network)
+        assert own is not None
+        names = list(own.stages)
         for name in at:
-            if name not in stages.reads:
+            if name not in own.reads:
                 what = "the end of the network" if name in names else "none of its stages"
                 cause = f'{type(network).__name__} cannot be cut at "{name}": that is {what}.'
-                raise RecipeError(cause, did_you_mean(name, stages.reads))
+                raise RecipeError(cause, did_you_mean(name, own.reads))
         places = [names.index(name) + 1 for name in at]
         check_order(at, places)
         self.parts = list(zip((0, *places), (*places, len(names))))
-        self.taps = tuple(stages.reads[name] for name in at)
+        self.taps = tuple(own.reads[name] for name in at)
         self.frozen = 0
         self.made = self._joined(network)
         self.altered = altered(self._joined(weightless(network).eval()), input_shape)
 
     def _joined(self, network: nn.Module) -> list[nn.Module]:
-        stages = own_stages(network)
-        assert stages is not None
-        every = list(stages.modules.values())
+        own = as_stages(network)
+        assert own is not None
+        every = list(own.stages.values())
         return [nn.Sequential(*every[start:end]) for start, end in self.parts]
 
     def __call__(self) -> list[nn.Module]:

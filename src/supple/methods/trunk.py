@@ -1,4 +1,4 @@
-"""What methods that bend the depth ask of a backbone: stem, blocks that keep the shape, and head."""
+"""What methods that change the depth ask of a backbone: stem, blocks that keep the shape, and head."""
 
 import copy
 import math
@@ -7,17 +7,16 @@ from typing import cast
 
 from torch import Tensor, nn
 
+from supple.backbones.protocols import Trunk, as_trunk
 from supple.errors import RecipeError
-from supple.model import Trunk
 
 
 def trunk_of(backbone: nn.Module, method: str) -> Trunk:
     """The backbone as a trunk; refuses one whose layers cannot change places."""
-    lacking = [part for part in ("stem", "blocks", "head", "width", "class_token") if not hasattr(backbone, part)]
-    if lacking:
-        cause = f"method {method} cannot hold this {type(backbone).__name__}: it is no stem, blocks and head."
+    trunk = as_trunk(backbone)
+    if trunk is None:
+        cause = f"method {method} cannot hold this {type(backbone).__name__}: it has no stem, blocks and head."
         raise RecipeError(cause, "Use the backbone vit (any plain ViT or DeiT of timm) or vit_cifar.")
-    trunk = cast(Trunk, backbone)
     if not len(trunk.blocks):
         raise RecipeError(f"this {type(backbone).__name__} has no layers.", "Give it at least one.")
     return trunk
@@ -49,7 +48,7 @@ def read_token(state: Tensor, how: str) -> Tensor:
 
 
 def check_range(name: str, value: float, least: float, below: float = math.inf) -> None:
-    """A setting of a method that must lie in a range; what is no number lies in none."""
+    """A setting of a method that must lie in a range; NaN lies in none."""
     if not least <= value < below:
         upper = "" if math.isinf(below) else f" to below {below:g}"
         raise RecipeError(f"method.{name} is {value}.", f"Give a number from {least:g}{upper}.")
@@ -59,3 +58,10 @@ def check_read(trunk: Trunk, how: str, method: str) -> None:
     if how == "class" and not trunk.class_token:
         cause = f"method {method} reads the class token, and this backbone has none."
         raise RecipeError(cause, "Set method.read=mean: the mean of all tokens.")
+
+
+def blocks_path(model: nn.Module, trunk: Trunk) -> str:
+    """Where the blocks of a trunk lie in the model that holds it."""
+    blocks: nn.Module = trunk.blocks
+    path: str = next(name for name, part in model.named_modules() if part is blocks)
+    return path

@@ -6,7 +6,7 @@ import re
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -38,22 +38,6 @@ def draw_ladder(ladder: Ladder, path: Path, title: str = "") -> Path:
     if not panels:
         raise CheckpointError("this ladder has no scores: there is nothing to draw.", "Measure: supple evaluate RUN.")
     return write(path, render(panels, _suffix(path), title))
-
-
-def draw_training(
-    metrics: Sequence[dict[str, Any]], target: str | Path | IO[bytes], format: str = "png"
-) -> Path | IO[bytes]:
-    """Draws the validation score of every point per epoch, and the training loss beside it.
-
-    `target` is a path, whose suffix says png or svg, or an open binary file, which gets `format`.
-    """
-    panels = list(training_panels(metrics).values())
-    if not panels:
-        raise CheckpointError("these metrics hold no epoch: there is nothing to draw.", "Train first: supple train.")
-    if isinstance(target, (str, Path)):
-        return write(Path(target), render(panels, _suffix(Path(target))))
-    target.write(render(panels, format))
-    return target
 
 
 def inline_svg(panel: Panel, prefix: str) -> str:

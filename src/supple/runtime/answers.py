@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from supple.runtime.engine import Array
-from supple.tasks import Task
 from supple.runtime.walk import Reached
+from supple.tasks import Task
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,9 @@ class Prediction:
 
     def to_json(self) -> dict[str, Any]:
         """The details stand beside the other keys."""
-        facts = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in ("logits", "aux", "details")}
+        facts = {
+            one.name: getattr(self, one.name) for one in fields(self) if one.name not in ("logits", "aux", "details")
+        }
         scores = [{"label": label, "score": score} for label, score in self.scores.items()]
         return {**facts, "scores": scores, **self.details}
 

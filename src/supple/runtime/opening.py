@@ -122,7 +122,9 @@ def checked(bundle: Bundle) -> list[Choice]:
     precision = precision_here(bundle.precision)
     seen = {name: bundle.check(name, precision) for name in available(bundle.kind)}
     return [
-        Choice(name, bundle, precision, check) for name, check in seen.items() if check and bundle.after(check).graphs.points
+        Choice(name, bundle, precision, check)
+        for name, check in seen.items()
+        if check and bundle.after(check).graphs.points
     ]
 
 

@@ -5,7 +5,7 @@ In bf16 it holds a copy of the weights in bf16: autocast would cast them at ever
 
 import copy
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from torch.utils import _pytree
 
 from supple.methods.gates import Gates
 from supple.model import FlexibleModel
-from supple.point import FULL, Point
+from supple.point import Point
 from supple.runtime.engine import Array, Graphs, Stage, State
 from supple.tasks import get_task
 
@@ -110,13 +110,8 @@ def in_bf16(module: nn.Module) -> nn.Module:
 
 
 def answering(model: FlexibleModel) -> list[Point | None]:
-    """Which point each stage of a model answers; the last one is the full model."""
-    stages = model.stages()
-    heads = [getattr(stage, "head", None) is not None for stage in stages]
-    exits = iter(point for point in model.points if point != FULL)
-    return [
-        FULL if place == len(stages) - 1 else next(exits, None) if there else None for place, there in enumerate(heads)
-    ]
+    """Which point each stage of a model answers, if any."""
+    return [stage.point for stage in model.stages()]
 
 
 def load(model: FlexibleModel, threads: int, precision: str) -> TorchEngine:

@@ -1,12 +1,12 @@
-"""The top of a network: what turns its pooled features into logits, and how to put another one in its place."""
+"""The classifier of a network: what turns its pooled features into logits, and how to put another one in its place."""
 
 from torch import nn
 
 from supple.errors import RecipeError
 
 
-def dense_top(features: int, hidden: int, num_classes: int, dropout: float) -> nn.Module:
-    """`hidden` 0: one linear classifier. Otherwise the new top of SL-ViT, section 4.2: two dense layers and dropout.
+def dense_classifier(features: int, hidden: int, num_classes: int, dropout: float) -> nn.Module:
+    """`hidden` 0: one linear layer. Otherwise the new classifier of SL-ViT, section 4.2: two of them and dropout.
 
     The paper leaves the width of the first dense layer, its activation and the dropout rate open.
     """
@@ -17,8 +17,8 @@ def dense_top(features: int, hidden: int, num_classes: int, dropout: float) -> n
     )
 
 
-def replace_top(network: nn.Module, name: str, num_classes: int, hidden: int = 0, dropout: float = 0.5) -> None:
-    """Puts a fresh `dense_top` where `network` has its linear classifier; `name` is its path, such as head.fc."""
+def replace_classifier(network: nn.Module, name: str, num_classes: int, hidden: int = 0, dropout: float = 0.5) -> None:
+    """Puts a fresh `dense_classifier` in the place of a linear one; `name` is its path, such as head.fc."""
     try:
         old = network.get_submodule(name)
     except AttributeError:
@@ -26,18 +26,10 @@ def replace_top(network: nn.Module, name: str, num_classes: int, hidden: int = 0
     if not name or not isinstance(old, nn.Linear):
         found = f"is a {type(old).__name__}" if old is not None and name else "does not exist"
         raise RecipeError(
-            f'{type(network).__name__} can have no new top at "{name}": it {found}.',
+            f'{type(network).__name__} can have no new classifier at "{name}": it {found}.',
             "Name the linear layer that gives the logits.",
         )
-    swap(network, name, dense_top(old.in_features, hidden, num_classes, dropout))
-
-
-def classifier_of(network: nn.Module) -> str | None:
-    """The path of the top of a network that tells: by its attribute `classifier`, or as timm's networks do."""
-    path = getattr(network, "classifier", None)
-    if not isinstance(path, str):
-        path = getattr(network, "pretrained_cfg", {}).get("classifier")
-    return path if isinstance(path, str) else None
+    swap(network, name, dense_classifier(old.in_features, hidden, num_classes, dropout))
 
 
 def swap(network: nn.Module, name: str, module: nn.Module) -> None:
@@ -46,20 +38,21 @@ def swap(network: nn.Module, name: str, module: nn.Module) -> None:
     setattr(network.get_submodule(parent), child, module)
 
 
-def check_common(backbone: str, num_classes: int, in_channels: int, top: int, dropout: float) -> None:
-    """The settings that every backbone with a replaceable top shares."""
+def check_common(backbone: str, num_classes: int, in_channels: int, classifier: int, dropout: float) -> None:
+    """The settings that every backbone with a replaceable classifier shares."""
     if min(num_classes, in_channels) < 1:
         raise RecipeError(
             f"{backbone}: num_classes is {num_classes} and in_channels is {in_channels}.", "Both must be at least 1."
         )
-    if top < 0:
-        raise RecipeError(f"{backbone}: top is {top}.", "Give 0 for one linear classifier, or a width such as 256.")
+    if classifier < 0:
+        cure = "Give 0 for one linear layer, or a number of hidden units such as 256."
+        raise RecipeError(f"{backbone}: classifier is {classifier}.", cure)
     if not 0 <= dropout < 1:
         raise RecipeError(f"{backbone}: dropout is {dropout}.", "Give a share from 0 up to, but not including, 1.")
 
 
 def check_size(backbone: str, input_shape: tuple[int, ...], smallest: int) -> None:
-    """Refuses images of which nothing would be left before the top; an unknown shape passes."""
+    """Refuses images of which nothing would be left before the classifier; an unknown shape passes."""
     if input_shape and min(input_shape[1:]) < smallest:
         height, width = input_shape[1:]
         raise RecipeError(

@@ -1,0 +1,222 @@
+"""A flexible model from a network you already have, in one call: `supple.exits("resnet50", at=["layer1", "layer2"])`.
+
+One function for each method, all with the same words. `network` is a module, or a name: of a network of timm, or of one
+of supple's own (`supple list`). A module needs `input_shape`, the shape of one sample without the batch; it is used as
+it is, not copied. A named one has `num_classes` (timm's own number by default) and, with `pretrained`, timm's weights.
+The other keyword arguments are the settings of the method, as in a recipe.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from torch import nn
+
+from supple.backbones.dims import Shape as Kept
+from supple.backbones.networks import check_outputs, fitting, timm_facts
+from supple.backbones.networks import pretrained as fetch
+from supple.backbones.protocols import own_task
+from supple.errors import RecipeError
+from supple.methods.dense import Dense, Read
+from supple.methods.exits import Exits, Wanted, Way
+from supple.methods.gates import Inputs, Oracle
+from supple.methods.nested import Nested
+from supple.methods.prune import Pairs, Prune
+from supple.methods.ranking import Ranking
+from supple.methods.shuffle import Shuffle, Table, Variant
+from supple.methods.skip import Gate, Skip
+from supple.methods.slim import Slim
+from supple.methods.static import Learn, Static
+from supple.model import FlexibleModel, Shape
+
+M = TypeVar("M", bound=FlexibleModel)
+Network = nn.Module | str
+
+
+def exits(
+    network: Network,
+    at: str | Sequence[str] = (),
+    branch: Wanted | Sequence[Wanted] = "linear",
+    *,
+    num_classes: int | None = None,
+    input_shape: Shape | None = None,
+    pretrained: bool = False,
+    way: Way | None = None,
+) -> Exits:
+    """Early exits: branches at the layers `at`, or the network's own. See `methods/exits.py`, and `supple.cuts`.
+
+    `way` None: only the branches learn, and the network is frozen; one with exits of its own learns with them.
+    """
+    settings = {
+        "at": (at,) if isinstance(at, str) else tuple(at),
+        "branch": branch if isinstance(branch, (str, Mapping)) or not isinstance(branch, Sequence) else tuple(branch),
+        "way": way or ("classifier_wise" if at else "end_to_end"),
+    }
+    return _flexible(Exits, network, num_classes, input_shape, pretrained, settings)
+
+
+def slim(
+    network: Network,
+    *,
+    num_classes: int | None = None,
+    input_shape: Shape | None = None,
+    pretrained: bool = False,
+    widths: Sequence[float] = (0.25, 0.5, 0.75, 1.0),
+    divisor: int = 8,
+) -> Slim:
+    """Widths: the first share of every layer's channels. See `methods/slim.py`; `network` is a flat nn.Sequential."""
+    settings = {"widths": tuple(widths), "divisor": divisor}
+    return _flexible(Slim, network, num_classes, input_shape, pretrained, settings)
+
+
+def shuffle(
+    network: Network,
+    *,
+    num_classes: int | None = None,
+    input_shape: Shape | None = None,
+    pretrained: bool = False,
+    variant: Variant = "plain",
+    table: Table = "shared",
+    embedding: int = 32,
+    dropout: float = 0.0,
+    weight: float = 1.0,
+    drop: float = 0.2,
+) -> Shuffle:
+    """Layers that may be left out and run in any order. See `methods/shuffle.py`; `network` is a plain ViT."""
+    settings: dict[str, Any] = {"variant": variant, "table": table, "embedding": embedding, "dropout": dropout}
+    settings |= {"weight": weight, "drop": drop}
+    return _flexible(Shuffle, network, num_classes, input_shape, pretrained, settings)
+
+
+def skip(
+    network: Network,
+    *,
+    num_classes: int | None = None,
+    input_shape: Shape | None = None,
+    pretrained: bool = False,
+    gate: Gate = "paper",
+    target: float | None = None,
+    weight: float = 1.0,
+    oracle: Oracle = "own",
+    inputs: Inputs = "chain",
+    dropout: float = 0.25,
+    read: Read = "class",
+    last_always_on: bool = True,
+) -> Skip:
+    """Layers that each sample may skip. See `methods/skip.py`; `network` is a plain ViT."""
+    settings: dict[str, Any] = {"gate": gate, "target": target, "weight": weight, "oracle": oracle, "inputs": inputs}
+    settings |= {"dropout": dropout, "read": read, "last_always_on": last_always_on}
+    return _flexible(Skip, network, num_classes, input_shape, pretrained, settings)
+
+
+def dense(
+    network: Network,
+    *,
+    num_classes: int | None = None,
+    input_shape: Shape | None = None,
+    pretrained: bool = False,
+    dropout: float = 0.25,
+    read: Read = "class",
+) -> Dense:
+    """Layers that read a weighted mean of all earlier ones. See `methods/dense.py`; `network` is a plain ViT."""
+    settings = {"dropout": dropout, "read": read}
+    return _flexible(Dense, network, num_classes, input_shape, pretrained, settings)
+
+
+def prunable(
+    network: Network,
+    *,
+    num_classes: int | None = None,
+    input_shape: Shape | None = None,
+    pretrained: bool = False,
+    gamma: float = 1e-4,
+    ratio: float = 0.0,
+    ranking: Ranking = "global",
+    multiple: int = 1,
+    kept: Pairs = (),
+) -> Prune:
+    """A search for the dimensions that matter. See `methods/prune.py`; `network` is a ViT, DeiT or Swin of timm."""
+    settings: dict[str, Any] = {"gamma": gamma, "ratio": ratio, "ranking": ranking, "multiple": multiple}
+    settings["kept"] = tuple(kept)
+    return _flexible(Prune, network, num_classes, input_shape, pretrained, settings)
+
+
+def nested(
+    network: Network,
+    *,
+    num_classes: int | None = None,
+    input_shape: Shape | None = None,
+    pretrained: bool = False,
+    widths: Sequence[float] = (0.2, 0.4, 0.6, 0.8),
+    shapes: Sequence[Kept] = (),
+) -> Nested:
+    """Widths of a transformer that share its weights. See `methods/nested.py`; `network` as for `prunable`."""
+    settings = {"widths": tuple(widths), "shapes": tuple(shapes)}
+    return _flexible(Nested, network, num_classes, input_shape, pretrained, settings)
+
+
+def static(
+    network: Network,
+    *,
+    num_classes: int | None = None,
+    input_shape: Shape | None = None,
+    pretrained: bool = False,
+    learn: Learn = "all",
+) -> Static:
+    """The network as it is, with one point: what the others are compared with. See `methods/static.py`."""
+    return _flexible(Static, network, num_classes, input_shape, pretrained, {"learn": learn})
+
+
+# --- what all of them do ----------------------------------------------------------------------------------------------
+
+
+def _flexible(
+    method: type[M],
+    network: Network,
+    num_classes: int | None,
+    input_shape: Shape | None,
+    pretrained: bool,
+    settings: dict[str, Any],
+) -> M:
+    spec = None
+    if isinstance(network, str):
+        spec, input_shape, num_classes = _named(network, method in (Shuffle, Skip, Dense), input_shape, num_classes)
+        network = _made(spec, input_shape, num_classes)
+        if pretrained:
+            fetch(spec["name"], network, spec, input_shape)
+    elif pretrained:
+        raise RecipeError("pretrained is set, but the network is a module.", "Load its weights yourself, or name it.")
+    elif input_shape is None:
+        raise RecipeError("the shape of an input is not known.", "Say it: input_shape=(3, 224, 224).")
+    elif num_classes is not None:
+        check_outputs(network, input_shape, num_classes)
+    facts = {"num_classes": num_classes or 0, "input_shape": input_shape}
+    model = method(network, **fitting(method, **facts), **settings)  # type: ignore[call-arg]
+    model.input_shape, model.backbone_spec, model.task = input_shape, spec, own_task(network)
+    return model
+
+
+def _named(
+    name: str, trunk: bool, input_shape: Shape | None, num_classes: int | None
+) -> tuple[dict[str, Any], Shape, int]:
+    """The section of a recipe that stands for a name, every setting written out; and what its data would decide."""
+    from supple.backbones import BACKBONES
+    from supple.recipe import named_settings
+
+    facts = timm_facts(name)
+    if facts is None and name in BACKBONES:
+        if input_shape is None or num_classes is None:
+            cause = f"the backbone {name} has no input_shape and num_classes of its own."
+            raise RecipeError(cause, "Say them: input_shape=(3, 32, 32), num_classes=10.")
+        return named_settings("backbone", {"name": name}, BACKBONES, "network"), input_shape, num_classes
+    section = {"name": "vit" if trunk else "timm", "model": name}
+    shape = input_shape or (facts.input_size if facts else (3, 224, 224))
+    classes = num_classes or (facts.num_classes if facts else 1000)
+    return named_settings("backbone", section, BACKBONES, "network"), shape, classes
+
+
+def _made(spec: dict[str, Any], input_shape: Shape, num_classes: int) -> nn.Module:
+    from supple.backbones import BACKBONES
+
+    make = BACKBONES[spec["name"]]
+    facts = {"num_classes": num_classes, "in_channels": input_shape[0], "input_shape": input_shape}
+    return make(**fitting(make, **facts), **{key: value for key, value in spec.items() if key != "name"})
