@@ -16,6 +16,7 @@ import pytest
 import torch
 import typer
 from PIL import Image
+from supple.runtime.measure import Times, machine
 from torch.testing import assert_close
 
 import supple.train
@@ -28,7 +29,6 @@ from supple.errors import CheckpointError, SuppleError
 from supple.methods import METHODS
 from supple.progress import Progress
 from supple.recipe import find_recipe, load_recipe
-from supple.runtime.measure import Times, machine
 from tiny import tiny_recipe
 
 CLICK = typer.main.get_command(app.app)

@@ -1,20 +1,14 @@
 """Times are taken in turn, of every call equally often. (How long a call takes is for the benchmarks.)"""
 
 import os
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
-import torch
-from torch import Tensor, nn
 
-from supple.errors import PointError
 from supple.machine import instruction_set, instructions, machine
-from supple.model import FlexibleModel, Output
-from supple.point import FULL, Point
 from supple.runtime import clock as clock_module
 from supple.runtime.clock import interleave
-from supple.runtime.measure import time_points
 
 
 @pytest.mark.parametrize(("rounds", "seconds", "calls"), [(5, 0.0, 5), (30, 0.0, 5), (30, -1.0, 5), (12, 1e9, 12)])
@@ -54,46 +48,6 @@ def test_no_round_begins_after_the_seconds_are_used_up(
     """Two calls of a second each: round k begins after 2 k seconds."""
     times = interleave({"a": lambda: sleep(1.0), "b": lambda: sleep(1.0)}, 30, seconds)
     assert [measured.calls for measured in times.values()] == [rounds, rounds]
-
-
-class Recorder(FlexibleModel):
-    """Notes how it was called."""
-
-    points = (Point(exit=1), FULL)
-    input_shape = (3, 4, 4)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[tuple[str, tuple[int, ...], int, bool]] = []
-
-    def run(self, x: Tensor, points: Iterable[Point]) -> Generator[Output, Tensor | None, None]:
-        for point in self.order(points):
-            self.seen.append((str(point), tuple(x.shape), torch.get_num_threads(), torch.is_inference_mode_enabled()))
-            yield Output(point, x)
-
-
-def test_points_and_other_modules_are_timed_in_turn_with_the_batch_and_threads_asked_for() -> None:
-    model, before = Recorder(), torch.get_num_threads()
-    other: list[int] = []
-
-    class Other(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            other.append(len(model.seen))
-            return x
-
-    times = time_points(model, [Point(exit=1), FULL], batch=5, threads=before + 1, rounds=6, others={"plain": Other()})
-    assert {name: measured.calls for name, measured in times.items()} == {"exit=1": 6, "full": 6, "plain": 6}
-    assert [name for name, *_ in model.seen] == ["exit=1"] * 2 + ["full"] * 2 + ["exit=1", "full"] * 6
-    assert {tuple(how) for _, *how in model.seen} == {((5, 3, 4, 4), before + 1, True)}
-    assert other == [4, 4, 6, 8, 10, 12, 14, 16]
-    assert torch.get_num_threads() == before
-
-
-def test_the_number_of_threads_is_put_back_when_a_point_fails() -> None:
-    before = torch.get_num_threads()
-    with pytest.raises(PointError):
-        time_points(Recorder(), [Point(exit=9)], threads=before + 1)
-    assert torch.get_num_threads() == before
 
 
 def test_the_machine_is_named_with_its_cores() -> None:

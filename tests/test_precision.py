@@ -1,6 +1,7 @@
 """Precisions: what is computed in fp32, bf16 and int8, on which processors, and who may choose it."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,6 @@
 """Answers within deadlines, with engines made by hand: what is started, what is not, and who answers."""
 
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -9,52 +8,65 @@ import pytest
 from supple.errors import DataError, LateError, PointError
 from supple.ladder import Ladder, Row
 from supple.point import FULL, Point
-from supple.runtime.answers import Rule
-from supple.runtime.pace import Pace
+from supple.policy.policy import Policy, stop_above
+from supple.runtime.costs import ChainCosts
+from supple.runtime.engine import Graphs, Stage
+from supple.runtime.latency import LatencyEstimator
 from supple.runtime.predictor import Predictor
 from supple.runtime.walk import walk
+from supple.tasks import TASKS
 
 EXITS = (Point(exit=1), Point(exit=2), FULL)
+NAMES = [str(point) for point in EXITS]
 X = np.zeros((1, 2), np.float32)
 
 
 class Chain:
-    """Three stages that take so many milliseconds and answer class 0, 1, 2; what ran is written down."""
+    """Three stages that take so many milliseconds (a head takes none) and answer class 0, 1, 2; what ran is written
+    down. Time passes on a clock of its own."""
 
-    name, precision = "by hand", "fp32"
+    name, precision, takes_missing = "by hand", "fp32", False
 
     def __init__(self, *ms: float) -> None:
-        self.ms, self.ran, self.broken = list(ms), [], set()
+        self.ms, self.ran, self.broken, self.now = list(ms), [], set(), 0.0
         self.after = {}  # stage -> what happens when it ends
 
-    def run_stage(self, k, state):
-        self.ran.append(k)
-        time.sleep(self.ms[k] / 1000)
-        self.after.get(k, lambda: None)()
+    def clock(self) -> float:
+        return self.now
+
+    def run(self, graph, state):
+        if graph in NAMES:
+            k = NAMES.index(graph)
+            self.ran.append(k)
+            self.now += sum(self.ms[: k + 1]) / 1000
+        else:
+            kind, number = graph.split("-")
+            k = int(number)
+            if kind == "body" or k == 2:  # the last stage is one graph
+                self.ran.append(k)
+                self.now += self.ms[k] / 1000
+            if kind == "body":
+                return state
+            self.after.get(k, lambda: None)()
         logits = np.full((len(state[0]), 3), np.nan if k in self.broken else 0.0, np.float32)
         logits[:, k] = np.nan if k in self.broken else 5.0
-        return state, logits
+        return (logits,)
 
-    def run_point(self, point, x):
-        k = [str(p) for p in EXITS].index(point)
-        self.ran.append(k)
-        time.sleep(sum(self.ms[: k + 1]) / 1000)
-        logits = np.zeros((len(x[0]), 3), np.float32)
-        logits[:, k] = 5.0
-        return logits
+    def array(self, value):
+        return value
 
     def close(self):
         self.ran.append("closed")
 
 
-def predictor(engine: Chain, chain: bool = True) -> Predictor:
-    ladder = Ladder(
-        [Row(str(p), macs=10 * (k + 1), metric="accuracy", score=0.5 + 0.1 * k) for k, p in enumerate(EXITS)]
-    )
-    stages = [str(p) for p in EXITS] if chain else []
-    made = Predictor(
-        engine, points=EXITS, stages=stages, classes=("a", "b", "c"), preprocess=None, ladder=ladder, shape=(2,)
-    )
+STAGES = (Stage("body-0", "head-0", "exit=1"), Stage("body-1", "head-1", "exit=2"), Stage(None, "head-2", "full"))
+
+
+def predictor(engine: Chain, chain: bool = True, **settings) -> Predictor:
+    ladder = Ladder([Row(p, macs=10 * (k + 1), metric="accuracy", score=0.5 + 0.1 * k) for k, p in enumerate(NAMES)])
+    graphs = Graphs({name: name for name in NAMES}, STAGES if chain else ())
+    facts = {"classes": ("a", "b", "c"), "preprocess": None, "ladder": ladder, "shape": (2,), **settings}
+    made = Predictor(engine, graphs, task=TASKS["classes"], clock=engine.clock, **facts)
     made.warm()
     engine.ran.clear()
     return made
@@ -164,33 +176,33 @@ def test_many_threads_get_their_own_answers():
 
 
 def test_estimates_follow_the_machine():
-    pace = Pace()
-    pace.learn("step", [10.0] * 20)
-    assert pace.ms("step") == 10
+    latency = LatencyEstimator()
+    latency.learn("step", [10.0] * 20)
+    assert latency.ms("step") == 10
     for _ in range(100):
-        pace.note("step", 20.0)
-    assert pace.ms("step") == 20
+        latency.note("step", 20.0)
+    assert latency.ms("step") == 20
     for _ in range(40):
-        pace.note("step", 5.0)
-    assert pace.ms("step") == 20  # a lucky moment is no promise
+        latency.note("step", 5.0)
+    assert latency.ms("step") == 20  # a lucky moment is no promise
     for _ in range(100):
-        pace.note("step", 5.0)
-    assert pace.ms("step") == 5
-    pace.note("step", 1e9)
-    assert pace.ms("step") == 5  # one accident is no trend
+        latency.note("step", 5.0)
+    assert latency.ms("step") == 5
+    latency.note("step", 1e9)
+    assert latency.ms("step") == 5  # one accident is no trend
     for _ in range(7):
-        pace.note("step", 40.0)
-    assert pace.ms("step") == 40
+        latency.note("step", 40.0)
+    assert latency.ms("step") == 40
 
 
 def test_a_step_that_was_measured_in_a_busy_moment_is_forgiven_though_it_never_runs():
-    pace = Pace()
-    pace.learn("first", [1.0] * 20)
-    pace.learn("second", [2.0] * 16 + [200.0] * 4)
-    assert pace.ms("second") > 10
+    latency = LatencyEstimator()
+    latency.learn("first", [1.0] * 20)
+    latency.learn("second", [2.0] * 16 + [200.0] * 4)
+    assert latency.ms("second") > 10
     for _ in range(128):
-        pace.note("first", 1.1)
-    assert pace.ms("second") == pytest.approx(2.2)
+        latency.note("first", 1.1)
+    assert latency.ms("second") == pytest.approx(2.2)
 
 
 # --- batches ----------------------------------------------------------------------------------------------------------
@@ -199,21 +211,28 @@ def test_a_step_that_was_measured_in_a_busy_moment_is_forgiven_though_it_never_r
 def stages_by_hand(sure_at: list[int]):
     """Three stages; sample i is sure of its class from stage sure_at[i] on. Which samples came is written down."""
     seen: list[list[int]] = []
+    heads: list[int] = []
 
-    def run(k, state):
-        numbers = [int(value) for value in state[0][:, 0]]
-        seen.append(numbers)
-        logits = np.array([[9.0 if k >= sure_at[i] else 0.1, 0.0] for i in numbers], np.float32)
-        return state, logits
+    def run_body(k, state):
+        seen.append([int(value) for value in state[0][:, 0]])
+        return state
 
-    return run, seen
+    def run_head(k, state):
+        heads.append(k)
+        if k == 2:
+            run_body(k, state)
+        return np.array([[9.0 if k >= sure_at[int(i)] else 0.1, 0.0] for i in state[0][:, 0]], np.float32)
+
+    return run_body, run_head, seen, heads
+
+
+def numbered(count: int):
+    return (np.arange(count, dtype=np.float32)[:, None],)
 
 
 def test_samples_of_a_batch_leave_when_they_are_sure():
-    run, seen = stages_by_hand([0, 2, 1, 9])
-    x = (np.arange(4, dtype=np.float32)[:, None],)
-    names = [str(point) for point in EXITS]
-    found = walk(names, run, x, rule=Rule.above(0.9, names))
+    run_body, run_head, seen, _ = stages_by_hand([0, 2, 1, 9])
+    found = walk(STAGES, run_body, run_head, numbered(4), policy=stop_above(EXITS, 0.9))
     assert seen == [[0, 1, 2, 3], [1, 2, 3], [1, 3]]
     assert [(point, why) for point, _, why in found] == [
         ("exit=1", "confident"),
@@ -223,14 +242,34 @@ def test_samples_of_a_batch_leave_when_they_are_sure():
     ]
 
 
-def test_a_calibrated_rule_looks_at_its_own_points_and_ends_at_its_last():
-    policy = {"measure": "max_probability", "points": ["exit=1", "exit=2"], "thresholds": [0.9], "temperatures": [1, 2]}
-    rule = Rule.from_json(policy)
-    run, seen = stages_by_hand([0, 9])
-    found = walk([str(point) for point in EXITS], run, (np.arange(2, dtype=np.float32)[:, None],), rule=rule)
-    assert seen == [[0, 1], [1]]
+def test_where_gathering_does_not_pay_the_sure_run_along_and_keep_their_answers():
+    run_body, run_head, seen, _ = stages_by_hand([0, 2, 1, 9])
+    alone = walk(STAGES, *stages_by_hand([0, 2, 1, 9])[:2], numbered(4), policy=stop_above(EXITS, 0.9))
+    asked = []
+    found = walk(
+        STAGES,
+        run_body,
+        run_head,
+        numbered(4),
+        policy=stop_above(EXITS, 0.9),
+        regroup=lambda k, going, count: asked.append((k, going, count)),
+    )
+    assert seen == [[0, 1, 2, 3]] * 3
+    assert asked == [(1, 3, 4), (2, 2, 4)]
+    assert [(one.point, one.reason) for one in found] == [(one.point, one.reason) for one in alone]
+    for one, other in zip(found, alone):
+        np.testing.assert_array_equal(one.logits, other.logits)
+
+
+def test_a_calibrated_policy_reads_its_own_points_and_ends_at_its_last():
+    policy = Policy(EXITS[:2], (0.9,), (1.0, 2.0), shares=(0.5, 0.5))
+    run_body, run_head, seen, heads = stages_by_hand([0, 9])
+    found = walk(STAGES, run_body, run_head, numbered(2), policy=policy)
+    assert (seen, heads) == ([[0, 1], [1]], [0, 1])
     assert [(point, why) for point, _, why in found] == [("exit=1", "confident"), ("exit=2", "budget")]
-    assert Rule.from_json({**policy, "thresholds": [None]}).sure("exit=1", np.array([[99.0, 0.0]])).tolist() == [False]
+    run_body, run_head, seen, heads = stages_by_hand([0, 9])
+    walk(STAGES, run_body, run_head, numbered(2), policy=Policy((EXITS[1], FULL), (0.9,), (1.0, 1.0)))
+    assert heads == [1, 2]  # the head of exit 1 does not run
 
 
 def test_a_point_that_is_asked_for_is_not_walked_past():
@@ -262,7 +301,7 @@ def test_an_input_that_is_none_is_refused_by_name(given):
 
 def test_a_budget_needs_known_costs():
     made = predictor(Chain(0, 0, 0))
-    made._macs = {}
+    made._rows = {}
     with pytest.raises(PointError, match="not known here"):
         ask(made, budget_macs=1e12)
 
@@ -285,7 +324,7 @@ def test_a_batch_of_a_new_size_is_not_measured_within_its_deadline(chain):
 
 def test_a_chain_that_ends_before_the_full_model_does_not_say_so():
     logits = np.eye(3, dtype=np.float32)[:1]
-    [(point, _, why)] = walk(["exit=1", "exit=2"], lambda k, state: (state, logits), (X,), left_ms=1e6)
+    [(point, _, why)] = walk(STAGES[:2], lambda k, state: state, lambda k, state: logits, (X,), left_ms=1e6)
     assert (point, why) == ("exit=2", "largest")
 
 
@@ -329,6 +368,82 @@ def test_what_cancels_is_an_event():
 
 def test_the_largest_exit_there_is_answers_what_no_exit_is_sure_of():
     logits = np.eye(3, dtype=np.float32)[:1]
-    names = ["exit=1", "exit=2"]
-    [(point, _, why)] = walk(names, lambda k, state: (state, logits), (X,), rule=Rule.above(0.99, names))
+    policy = stop_above(EXITS[:2], 0.99)
+    [(point, _, why)] = walk(STAGES[:2], lambda k, state: state, lambda k, state: logits, (X,), policy=policy)
     assert (point, why) == ("exit=2", "largest")
+
+
+# --- one rule for every path ------------------------------------------------------------------------------------------
+
+
+def test_at_equal_scores_the_cheaper_point_is_chosen():
+    rows = [Row(name, macs=10 * (k + 1), metric="accuracy", score=0.7) for k, name in enumerate(NAMES)]
+    made = predictor(Chain(1, 1, 1), chain=False, ladder=Ladder(rows))
+    assert ask(made, deadline_ms=1000).point == "exit=1"
+    assert ask(made, budget_macs=1000).point == "exit=1"
+    assert str(Ladder(rows).best_under(macs=1000)) == "exit=1"
+
+
+def test_where_lower_is_better_a_point_that_was_scored_goes_before_one_that_was_not():
+    facts = {"metric": "mae", "higher_is_better": False}
+    rows = [
+        Row("exit=1", macs=10, score=9.0, **facts),
+        Row("exit=2", macs=20, score=8.0, **facts),
+        Row("full", macs=30),
+    ]
+    made = predictor(Chain(1, 1, 1), chain=False, ladder=Ladder(rows))
+    assert ask(made, budget_macs=1000).point == "exit=2"
+
+
+def test_without_a_chain_points_are_run_one_after_the_other_until_one_is_sure():
+    engine = Chain(1, 1, 1)
+    made = predictor(engine, chain=False)
+    answer = ask(made, min_confidence=0.9)
+    assert (engine.ran, answer.point, answer.reason) == ([0], "exit=1", "confident")
+    engine.ran.clear()
+    answer = ask(made, min_confidence=1.0)
+    assert (engine.ran, answer.point, answer.reason) == ([0, 1, 2], "full", "full")
+
+
+# --- a policy is never slower than the static model -------------------------------------------------------------------
+
+
+def costs_by_hand(stage_ms: float, per_sample_ms: float, take_ms: float, full_ms: float) -> ChainCosts:
+    """Every body and head of a batch of n takes stage_ms + n per_sample_ms."""
+    latency = LatencyEstimator()
+    costs = ChainCosts(latency)
+    for size in costs.sizes(8):
+        for k in range(3):
+            for kind in ("body", "head"):
+                latency.learn((kind, k, size), [stage_ms + per_sample_ms * size])
+            latency.learn(("take", k, size), [take_ms])
+    latency.learn(("point", "full", 8), [full_ms])
+    costs.measured(8)
+    return costs
+
+
+def test_gathering_pays_where_the_next_stage_saves_more():
+    assert ChainCosts.sizes(8) == [8, 4, 2, 1]
+    costs = costs_by_hand(1.0, 0.5, 1.9, 0.0)
+    # The next stage, body and head, takes 2 x 0.5 ms less for every sample that leaves.
+    assert costs.pays(STAGES, 1, 6, 8)
+    assert not costs.pays(STAGES, 1, 7, 8)
+    assert costs.pays(STAGES, 1, 99, 100)  # never measured: as if it did
+
+
+def test_a_policy_that_saves_nothing_for_a_batch_leaves_the_answer_to_the_static_model():
+    policy = Policy(EXITS, (0.9, 0.9), (1.0, 1.0, 1.0), shares=(0.5, 0.25, 0.25))
+    costs = costs_by_hand(1.0, 0.5, 0.25, 30.0)
+    # 8 samples: body and head 5 + 5; half leave (0.25); 4: 3 + 3; half of these leave; 2: the last head 2.
+    assert costs.expected_ms(STAGES, policy, 8) == pytest.approx(10 + 0.25 + 6 + 0.25 + 2)
+    assert costs.saves(STAGES, policy, 8)
+    costs.latency.learn(("point", "full", 8), [18.0])
+    assert not costs.saves(STAGES, policy, 8)
+    engine = Chain(1, 1, 1)
+    made = predictor(engine, policy=policy)
+    made.costs.saves = lambda *_: False
+    (answer,) = made.predict(X, confident=True)
+    assert (answer.point, answer.reason) == ("full", "full")
+    made.costs.saves = lambda *_: True
+    (answer,) = made.predict(X, confident=True)
+    assert (answer.point, answer.reason) == ("exit=1", "confident")

@@ -17,7 +17,7 @@ from supple.files import sha256, staged, write
 from supple.ladder import Ladder
 from supple.model import FlexibleModel
 from supple.point import Point
-from supple.policies import Confident
+from supple.policy.policy import Policy
 from supple.recipe import Recipe, make_recipe
 
 FORMAT = 2
@@ -162,18 +162,18 @@ def save_ladder(folder: Path, ladder: Ladder) -> None:
     write(folder / LADDER, json.dumps(document, indent=1))
 
 
-def load_policy(folder: Path, model: FlexibleModel) -> Confident | None:
+def load_policy(folder: Path, model: FlexibleModel) -> Policy | None:
     """The calibrated policy; None if there is none, or if it was calibrated for other weights."""
     if not (folder / POLICY).is_file():
         return None
     cure = f"Delete it and calibrate again: supple calibrate {folder} --budget-macs 0.5x."
     try:
         document = read_json(folder / POLICY)
-        policy = Confident.from_json(document)
+        policy = Policy.from_json(document)
         if document.get("weights") != read_json(folder / MANIFEST)["files"].get(WEIGHTS):
             return None
         if model.order(policy.points) != list(policy.points):
-            raise CheckpointError("this is no policy (its points are out of order).")
+            raise CheckpointError("this is not a valid policy (its points are out of order).")
     except (CheckpointError, PointError) as error:
         cause = error.cause if str(folder) in error.cause else f"{folder / POLICY}: {error.cause}"
         raise CheckpointError(cause, cure) from None

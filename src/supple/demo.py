@@ -9,14 +9,14 @@ import torch
 from PIL import Image
 
 from supple import checkpoint
-from supple.answer import classify
 from supple.assemble import load_data
 from supple.data.images import ImageSet
 from supple.machine import machine
 from supple.recipe import load_recipe
 from supple.report import write_report
 from supple.runtime.answers import Prediction
-from supple.runtime.measure import time_into
+from supple.runtime.compare import time_model
+from supple.runtime.opening import of_model
 from supple.text import duration, macs, table
 from supple.train import train
 
@@ -31,7 +31,7 @@ def run_demo(out: Path, quiet: bool = False) -> dict[str, Any]:
 
     model = checkpoint.load(folder)
     threads = torch.get_num_threads()
-    time_into(model.ladder, model, list(model.points), batch=1, threads=threads, rounds=60, seconds=10)
+    time_model(model, batch=1, threads=threads, rounds=60, seconds=10)
     checkpoint.save_ladder(folder, model.ladder)
     write_report(folder)
     show(f"\nOne checkpoint, {len(model.points)} operating points (batch 1, {machine()}):\n\n{model.ladder}\n")
@@ -46,7 +46,8 @@ def run_demo(out: Path, quiet: bool = False) -> dict[str, Any]:
         files.append(file)
     costs = [row.macs or 0 for row in model.ladder.rows]
     budgets = (costs[0], (costs[0] + costs[-1]) // 2, costs[-1])
-    answers = [(budget, answer) for budget in budgets for answer in classify(model, files, budget_macs=budget)]
+    predictor = of_model(model, threads)
+    answers = [(budget, predictor.predict(file, budget_macs=budget)) for budget in budgets for file in files]
     rows = [
         (
             macs(budget),

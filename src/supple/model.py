@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from supple.methods.gates import Gates
     from supple.methods.ranking import Scores
     from supple.methods.staged import Features
-    from supple.policies import Confident
+    from supple.policy.policy import Policy
 
 Shape = tuple[Any, ...]  # of one sample: the sides of a tensor, or the shapes of several
 State = Any  # what lives at a cut: a tensor, or a tuple or dict of tensors, all with the batch first
@@ -72,7 +72,7 @@ class FlexibleModel(nn.Module):
     task: str = "classes"  # a key of supple.tasks.TASKS
     classes: tuple[str, ...] = ()
     preprocess: Any = None  # set by `supple.load`: what turns a file into an input
-    policy: "Confident | None" = None  # when to stop early, as calibrated; set by `supple.load`
+    policy: "Policy | None" = None  # when to stop early, as calibrated; set by `supple.load`
     ladder: Ladder  # empty, until `supple.load` or an evaluation fills it
     backbone: nn.Module | None  # the network that the method holds; None: it took the network apart
     backbone_spec: dict[str, Any] | None = None  # its section of a recipe; None: it is a module without a name

@@ -80,7 +80,7 @@ def _points(
     from supple.ladder import Ladder
     from supple.machine import machine
     from supple.report import write_report
-    from supple.runtime.measure import time_into
+    from supple.runtime.compare import time_model
 
     if is_run(target):
         model = model_of(target, changes)
@@ -94,8 +94,8 @@ def _points(
             model.ladder.put(row)
     rows, count = [], threads or torch.get_num_threads()
     for size in sizes:
-        time_into(model.ladder, model, points, batch=size, threads=count, rounds=rounds)
-        here = model.ladder.where(batch=size, threads=count, machine=machine())
+        time_model(model, [str(one) for one in points], batch=size, threads=count, rounds=rounds)
+        here = model.ladder.where(engine="torch", precision="fp32", batch=size, threads=count, machine=machine())
         rows += [row.to_json() for row in here if row.point in {str(p) for p in points}]
     if is_run(target):
         checkpoint.save_ladder(Path(target), model.ladder)
@@ -117,7 +117,7 @@ def _engines(
     from supple.runtime.bundle import is_bundle
     from supple.runtime.compare import compare
     from supple.runtime.engine import ENGINES
-    from supple.runtime.opening import choices_for, named
+    from supple.runtime.opening import choices_for, named, opened, remark
     from supple.text import did_you_mean
 
     if not is_run(target):
@@ -134,9 +134,12 @@ def _engines(
         raise RecipeError(f"{target} has nothing that is installed here.", "pip install 'supple[export]'")
     count = threads or cores()
     others = _others(Path(target), against, count)
+    for choice in choices:
+        remark(choice)
+    made = [(choice, opened(Path(target), choice, count)) for choice in choices]
     rows = []
     for size in sizes:
-        found = compare(Path(target), choices, others, points=point or None, batch=size, threads=count, rounds=rounds)
+        found = compare(made, others, points=point or None, batch=size, threads=count, rounds=rounds)
         for one in found:
             facts = {"point": one.point, "engine": one.engine, "precision": one.precision, "folder": one.folder}
             times = {"p50_ms": one.times.p50_ms, "p95_ms": one.times.p95_ms, "p99_ms": one.times.p99_ms}

@@ -11,14 +11,14 @@ def calibrate(
     changes: Changes = None,
     budget_macs: Annotated[str | None, typer.Option(help="Mean MACs per image: 2e6, or 0.5x of full.")] = None,
     budget_ms: Annotated[str | None, typer.Option(help="Mean ms per image on this machine: 4, or 0.5x.")] = None,
-    accuracy_drop: Annotated[str | None, typer.Option(help="Stay this near to full, cheaply: 0.01.")] = None,
+    max_drop: Annotated[str | None, typer.Option(help="Stay this near to full, cheaply: 0.01.")] = None,
     measure: Annotated[str, typer.Option(help="max_probability, margin or entropy.")] = "max_probability",
     keep_dominated: Annotated[
         bool, typer.Option("--keep-dominated", help="Also use exits that an earlier one is as accurate as.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Half of the held-out images decide, the other half tells what came of it. Then: supple predict --confident.
+    """Half of the validation images decide, the other half tells what came of it. Then: supple predict --confident.
 
     The thresholds go into the run's policy.json and report.html.
     """
@@ -27,20 +27,20 @@ def calibrate(
     from supple.calibrate import MOST
     from supple.calibrate import calibrate as find_policy
     from supple.cli.common import model_of, recipe_of
-    from supple.confidence import MEASURES
     from supple.data.images import ImageSet
-    from supple.goal import Goal
+    from supple.policy.fitting import Target
+    from supple.policy.policy import MEASURES
     from supple.progress import counting
     from supple.report import write_report
     from supple.tasks import get_task
     from supple.text import did_you_mean, first
 
-    asked = {"budget_macs": budget_macs, "budget_ms": budget_ms, "accuracy_drop": accuracy_drop}
-    given = [Goal.parse(kind, text) for kind, text in asked.items() if text is not None]
+    asked = {"budget_macs": budget_macs, "budget_ms": budget_ms, "max_drop": max_drop}
+    given = [Target.parse(kind, text) for kind, text in asked.items() if text is not None]
     if len(given) != 1:
         count = "none" if not given else "more than one"
         cure = "Give one of them: supple calibrate RUN --budget-macs 0.5x."
-        raise RecipeError(f"{count} of --budget-macs, --budget-ms, --accuracy-drop is given.", cure)
+        raise RecipeError(f"{count} of --budget-macs, --budget-ms, --max-drop is given.", cure)
     if measure not in MEASURES:
         raise RecipeError(f'--measure is "{measure}".', did_you_mean(measure, MEASURES))
     model = model_of(must_be_run(run), changes)
@@ -67,11 +67,11 @@ def calibrate(
     if json:
         print_json(document)
     else:
-        print(_told(document))
+        print(_tables(document))
         print(f"\nUse it: supple predict {run} FILES --confident")
 
 
-def _told(document: dict[str, Any]) -> str:
+def _tables(document: dict[str, Any]) -> str:
     """The policy for people: a table of its exits, what was expected, what was achieved."""
     from supple.text import millions, table
 
@@ -101,10 +101,10 @@ def _told(document: dict[str, Any]) -> str:
         )
         for name, facts in (("expected", document["expected"]), ("achieved", document["achieved"]))
     ]
-    goal = document["goal"]
-    wanted = f"{goal['kind'].replace('_', ' ')} {goal['given']}"
+    target = document["target"]
+    wanted = f"{target['kind'].replace('_', ' ')} {target['given']}"
     if document["budget"] is not None:
         wanted += f": {cost(document['budget'])} {unit} per image"
-    text = f"goal: {wanted}\n\n{table(header, lines, left=(0, 6))}\n\n"
+    text = f"target: {wanted}\n\n{table(header, lines, left=(0, 6))}\n\n"
     text += table(("", unit, "of full", "top-1 %", "below full", ""), rows, left=(0, 5))
     return f"{text}\n\n{document['remark']}" if document["remark"] else text

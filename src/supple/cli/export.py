@@ -25,24 +25,24 @@ def export(
         bool, typer.Option("--bf16", help="Compute in bf16, where the processor has it (openvino).")
     ] = False,
     point: Points = None,
-    most_lost: Annotated[float, typer.Option(help="int8, bf16: leave out points that lose more.", min=0, max=1)] = 0.01,
+    max_drop: Annotated[float, typer.Option(help="int8, bf16: leave out points that lose more.", min=0, max=1)] = 0.01,
     out: Annotated[Path | None, typer.Option(help="A new folder; default: RUN/export/TO-PRECISION.")] = None,
     json: Json = False,
 ) -> None:
     """Every point as a graph of its own, and the stages of a model with exits as a chain. Each is run against PyTorch
-    on held-out images on every engine that opens it, before it is written, and timed there. The folder answers without
-    PyTorch: supple predict FOLDER FILES.
+    on validation images, on every engine that opens it, before it is written, and timed there. The folder answers
+    without PyTorch: supple predict FOLDER FILES.
     """
     from supple import checkpoint
     from supple.cli.common import model_of, points_of, splits_for
-    from supple.export.writing import Held, Wanted, all_graphs, policy_of, renew
+    from supple.export.writing import Held, Wanted, all_graphs, policy_of, replace_policy
     from supple.export.writing import export as write_graphs
     from supple.machine import cores
     from supple.model import example
     from supple.progress import counting
     from supple.runtime.bundle import KINDS, open_bundle
     from supple.runtime.compare import compare
-    from supple.runtime.opening import EXPORTS, ROUNDS, SECONDS, checked
+    from supple.runtime.opening import EXPORTS, ROUNDS, SECONDS, checked, of_bundle
 
     if to not in KINDS:
         raise RecipeError(f'--to is "{to}".', f"Possible: {', '.join(KINDS)}.")
@@ -50,36 +50,38 @@ def export(
     _must_be_installed(to, precision)
     model = model_of(must_be_run(run), changes)
     weights = checkpoint.read_manifest(run)["files"][checkpoint.WEIGHTS]
-    wanted = Wanted(to, precision, tuple(points_of(model, point)) if point else (), most_lost)
+    wanted = Wanted(to, precision, tuple(points_of(model, point)) if point else (), max_drop)
     folder = out or run / EXPORTS / f"{to}-{wanted.precision}"
     if out is None and (folder / checkpoint.MANIFEST).is_file():
-        there, policy = open_bundle(folder), policy_of(model)
+        there, policy = open_bundle(folder), model.policy
         if other := _otherwise(there, weights, wanted):
             raise RecipeError(f"{folder} was made {other}.", f"Give another --out, or remove it first: rm -r {folder}")
         if there.policy != policy:
-            renew(folder, policy)
+            replace_policy(folder, policy_of(model))
         told = "" if there.policy == policy else ", now with the thresholds of supple calibrate"
-        print_json({"folder": str(folder), "cached": True}) if json else print(f"{folder} is there already{told}.")
+        print_json({"folder": str(folder), "cached": True}) if json else print(f"{folder} is up to date{told}.")
         return
     check_out(folder)
     assert model.input_shape is not None
-    count = sum(map(len, all_graphs(model, wanted.points, example(model.input_shape, 2))))
+    points, chain = all_graphs(model, wanted.points, example(model.input_shape, 2))
+    count = len(points) + len(chain.graphs)
     splits = splits_for(run, model, changes)
     if not json and not sys.stderr.isatty():
         say(f"{run}: converting {some(count, 'graph')} to {to}; minutes, for a large network")
-    with counting(count, "exporting", quiet=json) as watch:
+    with counting(count, "exporting", quiet=json) as on_progress:
         manifest = write_graphs(
-            model, weights, folder, wanted, Held(splits.train, splits.val, splits.test), watch=watch
+            model, weights, folder, wanted, Held(splits.train, splits.val, splits.test), on_progress=on_progress
         )
     bundle = open_bundle(folder)
     choices = checked(bundle)
     if choices:
-        compare(folder, choices, {}, points=None, batch=1, threads=cores(), rounds=ROUNDS, seconds=SECONDS)
+        made = [(choice, of_bundle(bundle, choice.engine, cores())) for choice in choices]
+        compare(made, threads=cores(), rounds=ROUNDS, seconds=SECONDS)
     if json:
         print_json({"folder": str(folder), "cached": False, **manifest})
         return
     print(f"{bundle.ladder}\n")
-    held = some(len(splits.val), f"held-out {splits.val.preprocess.kind}")
+    held = some(len(splits.val), f"validation {splits.val.preprocess.kind}")
     for check in bundle.checks:
         where = f"on {check.engine} in {check.precision}"
         for name in check.left_out:
@@ -118,7 +120,7 @@ def _otherwise(there: "Bundle", weights: str, wanted: "Wanted") -> str | None:
     if there.asked != tuple(map(str, wanted.points)):
         return f"for {first(there.asked) or 'all points'}"
     return (
-        f"with --most-lost {there.most_lost:g}"
-        if wanted.precision != "fp32" and there.most_lost != wanted.most_lost
+        f"with --max-drop {there.max_drop:g}"
+        if wanted.precision != "fp32" and there.max_drop != wanted.max_drop
         else None
     )

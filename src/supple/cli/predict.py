@@ -6,18 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from supple.cli.common import Json, must_be_run, print_json
+from supple.cli.common import Json, print_json
 from supple.errors import CheckpointError, DataError, RecipeError, SaveError
-from supple.ladder import Ladder
-from supple.request import Refusal
+from supple.request import Refusal, gather
 
 if TYPE_CHECKING:
-    from PIL import Image
-
-    from supple.model import FlexibleModel
+    from supple.ladder import Ladder
     from supple.runtime.answers import Prediction
+    from supple.runtime.predictor import Predictor
 
-Results = Iterator["Prediction | Refusal"]
+Drawing = Callable[["Prediction"], None]
 
 
 def predict(
@@ -30,18 +28,18 @@ def predict(
     min_confidence: Annotated[
         float | None, typer.Option(help="Stop at an exit this sure; objects: list those.", min=0, max=1)
     ] = None,
-    engine: Annotated[str | None, typer.Option(help="auto, torch, onnxruntime or openvino.")] = None,
-    threads: Annotated[int, typer.Option(help="With --engine.", min=1, max=256)] = 2,
+    engine: Annotated[str, typer.Option(help="auto (the fastest), torch, onnxruntime or openvino.")] = "auto",
+    threads: Annotated[int | None, typer.Option(help="Default: all cores.", min=1, max=256)] = None,
     draw: Annotated[Path | None, typer.Option(help="Draw counts or boxes into this folder.")] = None,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     json: Json = False,
 ) -> None:
-    """Without a limit, the full model answers. Files that cannot be read are named (exit status 2). With --engine or an
-    exported folder, exits run stage by stage until a deadline.
+    """Without a limit, the full model answers. What RUN/export holds is used where it is faster. Files that cannot be
+    read are named (exit status 2). Exits run stage by stage until a deadline.
     """
+    from supple.machine import cores
     from supple.progress import counting
-    from supple.runtime.answers import Prediction
-    from supple.runtime.bundle import is_bundle
+    from supple.runtime.opening import predictor
     from supple.text import say
 
     if csv and json:
@@ -50,22 +48,22 @@ def predict(
     if sum(choice is not None for choice in choices) > 1:
         named = "--point, --deadline-ms, --budget-macs, --confident or --min-confidence"
         raise RecipeError(f"more than one of {named} is given.", "Give one of them.")
-    how = {"point": point, "deadline_ms": deadline_ms, "budget_macs": budget_macs}
-    how |= {"confident": confident, "min_confidence": min_confidence}
-    if engine is None and not is_bundle(run):
-        count, results = _with_run(must_be_run(run), files, draw, **how)
-    elif draw is not None:
-        raise RecipeError("--draw needs the run itself.", "Leave --engine out, and give the run.")
-    else:
-        count, results = _with_engine(run, files, engine or "auto", threads, **how)
+    made = predictor(run, "torch" if draw is not None else engine, threads or cores(), warm=deadline_ms is not None)
+    if confident:
+        _must_be_calibrated(run, made)
+    how: dict[str, Any] = {"point": point, "deadline_ms": deadline_ms, "confident": confident}
+    how |= {"budget_macs": None if budget_macs is None else _macs(budget_macs, made.ladder)}
+    how |= {"min_confidence": min_confidence}
+    paths = gather(files, made.preprocess.endings, made.preprocess.kind)
+    drawing = None if draw is None else _drawing(made, draw, min_confidence)
     answers, failures = [], []
-    with counting(count, "predicting", quiet=json) as on_progress:
-        for result in results:
-            if isinstance(result, Prediction):
-                answers.append(result)
-            else:
+    with counting(len(paths), "predicting", quiet=json) as on_progress:
+        for result in _results(made, paths, drawing, how):
+            if isinstance(result, Refusal):
                 failures.append(result)
                 say(f"error: {result.cause}\n{result.cure}")
+            else:
+                answers.append(result)
             on_progress(1)
     if json:
         errors = [vars(failure) for failure in failures]
@@ -74,6 +72,32 @@ def predict(
         _print(answers, csv)
     if failures:
         raise typer.Exit(2)
+
+
+def _results(
+    made: "Predictor", paths: list[Path], drawing: Drawing | None, how: dict[str, Any]
+) -> "Iterator[Prediction | Refusal]":
+    from supple.runtime.answers import Prediction
+
+    for path in paths:
+        try:
+            found = made.predict(path, **how)
+            assert isinstance(found, Prediction)  # one file, one answer
+            if drawing is not None:
+                drawing(found)
+        except DataError as error:
+            yield Refusal.of(path, error)
+            continue
+        yield found
+
+
+def _must_be_calibrated(run: Path, made: "Predictor") -> None:
+    from supple.runtime.bundle import is_bundle
+
+    if made.policy is None and made.task.confidence and not is_bundle(run):
+        file = run / "policy.json"
+        cause = f"{file} {'was made for other weights' if file.is_file() else 'does not exist'}."
+        raise CheckpointError(cause, f"Make it: supple calibrate {run} --budget-macs 0.5x.")
 
 
 def _print(answers: "list[Prediction]", as_csv: bool) -> None:
@@ -90,82 +114,34 @@ def _print(answers: "list[Prediction]", as_csv: bool) -> None:
         print(table(names, rows, left=(0, 1, 3, 4)))
 
 
-def _with_engine(folder: Path, files: list[str], engine: str, threads: int, **how: Any) -> tuple[int, Results]:
-    """Answers of an engine; of an exported folder, without torch."""
-    from supple.request import gather
-    from supple.runtime.answers import Prediction
-    from supple.runtime.opening import predictor
-
-    made = predictor(folder, engine, threads)
-    paths = gather(files, made.preprocess.endings, made.preprocess.kind)
-    how["budget_macs"] = None if how["budget_macs"] is None else _macs(how["budget_macs"], made.ladder)
-
-    def answers() -> Results:
-        for path in paths:
-            try:
-                found = made.predict(path, **how)
-            except DataError as error:
-                yield Refusal.of(path, error)
-                continue
-            assert isinstance(found, Prediction)  # one file, one answer
-            yield found
-
-    return len(paths), answers()
-
-
-def _with_run(run: Path, files: list[str], drawn: Path | None, **how: Any) -> tuple[int, Results]:
-    """Answers of PyTorch."""
-    from supple import checkpoint
-    from supple.answer import classify
-    from supple.cost import profile
-    from supple.point import Point
-    from supple.policies import sure_above
-    from supple.request import gather
-    from supple.tasks import get_task
-
-    model, least = checkpoint.load(run), how["min_confidence"]
-    task, policy = get_task(model.task), None
-    stops = how["confident"] or (least is not None and task.min_score is None)  # else it limits what is listed
-    if stops and not task.confidence:
-        named = "--confident" if how["confident"] else "--min-confidence"
-        raise RecipeError(f"{named} is not for the task {task.name}: no exit says how sure it is.", "Use --point.")
-    if least is not None and stops:
-        policy = sure_above(model.points, least)
-    elif how["confident"]:
-        policy = checkpoint.load_policy(run, model)
-        if policy is None:
-            there = (run / checkpoint.POLICY).is_file()
-            cause = f"{run / checkpoint.POLICY} {'was made for other weights' if there else 'does not exist'}."
-            raise CheckpointError(cause, f"Make it: supple calibrate {run} --budget-macs 0.5x.")
-    asked = None if how["point"] is None else model.check(Point.parse(how["point"]))
-    paths = gather(files, model.preprocess.endings, model.preprocess.kind)
-    limit = None if how["budget_macs"] is None else _macs(how["budget_macs"], Ladder(profile(model)))
-    limits: dict[str, Any] = {"deadline_ms": how["deadline_ms"], "budget_macs": limit}
-    limits |= {"min_score": least, "draw": None if drawn is None else _drawing(model, drawn)}
-    return len(paths), classify(model, paths, asked=asked, policy=policy, **limits)
-
-
-def _drawing(model: "FlexibleModel", folder: Path) -> "Callable[[Path, Image.Image], None]":
+def _drawing(made: "Predictor", folder: Path, min_score: float | None) -> Drawing:
     """Writes pictures into a folder, each under a name of its own: that of its file, folders before it if need be."""
+    from supple.data.decode import decode
     from supple.files import write
     from supple.tasks import TASKS
 
-    if TASKS[model.task].draw is None:
+    if made.task.draw is None:
         able = " and ".join(task.name for task in TASKS.values() if task.draw is not None)
-        raise RecipeError(f"--draw is for {able}; this run answers {model.task}.", "Leave --draw out.")
+        raise RecipeError(f"--draw is for {able}; this run answers {made.task.name}.", "Leave --draw out.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SaveError(f"{folder} cannot be made a folder: {error.strerror}.", "Choose another with --draw.") from None
     used: set[str] = set()
+    options = {} if min_score is None or made.task.min_score is None else {"min_score": min_score}
 
-    def draw(file: Path, picture: "Image.Image") -> None:
+    def draw(answer: "Prediction") -> None:
+        assert made.task.draw is not None
+        assert answer.file is not None
+        file = Path(answer.file)
         name = file.name
         for above in (*file.parents[:-1], *range(2, len(used) + 3)):  # files of the same name in other folders
             if name not in used:
                 break
             name = f"{above.name}_{name}" if isinstance(above, Path) else f"{above}_{file.name}"
         used.add(name)
+        aux = {key: value[0].float().cpu().numpy() for key, value in answer.aux.items()}
+        picture = made.task.draw(decode(file, made.preprocess.max_pixels), answer.logits, aux, made.classes, **options)
         buffer = io.BytesIO()
         picture.save(buffer, "PNG")
         write(folder / f"{name}.png", buffer.getvalue())
@@ -173,14 +149,14 @@ def _drawing(model: "FlexibleModel", folder: Path) -> "Callable[[Path, Image.Ima
     return draw
 
 
-def _macs(text: str, ladder: Ladder) -> float:
+def _macs(text: str, ladder: "Ladder") -> float:
     """A budget as given: MACs, or a share of the full model's."""
-    from supple.goal import Goal
+    from supple.policy.fitting import Target
 
-    goal = Goal.parse("budget_macs", text)
-    if not goal.relative:
-        return goal.value
+    target = Target.parse("budget_macs", text)
+    if not target.relative:
+        return target.value
     full = [row.macs for row in ladder if row.point == "full" and row.macs]
     if not full:
         raise RecipeError(f"{text} is a share of the full model, whose MACs are not known here.", "Give MACs: 2e6.")
-    return goal.value * full[0]
+    return target.value * full[0]

@@ -63,6 +63,10 @@ class ScenePrepare:
         mean, std = (255 * torch.tensor(values).view(3, 1, 1) for values in (self.mean, self.std))
         return x.sub_(mean).div_(std)
 
+    def arrays(self, source: Source) -> tuple[Scenes]:
+        """`input`: a detector takes pictures of many sizes, and runs in PyTorch alone."""
+        return (self.input(source),)
+
     def input(self, source: Source) -> Scenes:
         """What the network sees of one file: a batch of one."""
         picture = self.open(source)

@@ -89,6 +89,7 @@ def chain_of(model: FlexibleModel, x: Any, wanted: Sequence[Point]) -> Chain:
     for place, (stage, point) in enumerate(zip(stages, points), 1):
         flat, nesting = _pytree.tree_flatten(state)
         if place == len(points):
+            assert stage.head is not None
             last = FlatHead(stage.head, nesting, stage.body).eval()
             chain.append((None, Graph(f"head-{place}", last, tuple(flat), point, "head")))
             break
@@ -97,6 +98,7 @@ def chain_of(model: FlexibleModel, x: Any, wanted: Sequence[Point]) -> Chain:
         flat, nesting = _pytree.tree_flatten(state)
         head = None
         if point is not None:
+            assert stage.head is not None
             head = Graph(f"head-{place}", FlatHead(stage.head, nesting).eval(), tuple(flat), point, "head")
         chain.append((body, head))
     return Chain(chain, [])

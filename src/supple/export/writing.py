@@ -28,7 +28,7 @@ from supple.runtime.bundle import FORMAT, KINDS, LADDER, MANIFEST, Bundle, Check
 from supple.runtime.engine import MAX_DROP, Engine, available, open_engine
 from supple.tasks import get_task
 
-CHECKED_ON, CALIBRATED_ON = 8, 128  # held-out and training images
+CHECKED_ON, CALIBRATED_ON = 8, 128  # validation and training images
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Wanted:
     to: str = "onnx"
     precision: str = "fp32"
     points: tuple[Point, ...] = ()  # none: all
-    max_drop: float = MAX_DROP  # int8, bf16: a point that loses more of its score on held-out images is left out
+    max_drop: float = MAX_DROP  # int8, bf16: a point that loses more of its score on validation images is left out
 
 
 @dataclass(frozen=True)
@@ -50,22 +50,22 @@ class Held:
     test: Dataset
 
 
-Watch = Callable[[int], None]
+OnProgress = Callable[[int], None]
 
 
 def export(
-    model: FlexibleModel, weights: str, out: Path, wanted: Wanted, data: Held, watch: Watch | None = None
+    model: FlexibleModel, weights: str, out: Path, wanted: Wanted, data: Held, on_progress: OnProgress | None = None
 ) -> dict[str, Any]:
     """Writes the graphs of a model into a new folder, checked; gives its manifest. weights: the digest of their file,
-    which the folder is told apart by. `watch` counts graphs.
+    which the folder is told apart by. `on_progress` counts graphs.
     """
     x = data.val.batch(torch.arange(min(CHECKED_ON, len(data.val))))[0]
     graphs, chain = all_graphs(model, wanted.points, x)
     made = {}
     for graph, inputs in zip((*graphs, *chain.graphs), _seen(graphs, chain, wanted, data)):
         made[graph.name] = _made(graph, wanted, inputs)
-        if watch is not None:
-            watch(1)
+        if on_progress is not None:
+            on_progress(1)
 
     def file(graph: Graph | None) -> str | None:
         """Of the files of a graph, the one that is opened."""
@@ -152,7 +152,7 @@ def pairs(wanted: Wanted) -> list[tuple[str, str]]:
 
 
 def _gated(model: FlexibleModel, bundle: Bundle, engine: Engine, wanted: Wanted, data: Held) -> Check:
-    """What a precision loses of the score on held-out images, and which points lose too much."""
+    """What a precision loses of the score on validation images, and which points lose too much."""
     before = {
         score.name: score
         for score in evaluate(model, data.val, model.order(map(Point.parse, bundle.graphs.answering())))

@@ -8,7 +8,7 @@ from typing import Any
 
 from supple.errors import CheckpointError
 from supple.ladder import Ladder
-from supple.policies import Confident
+from supple.policy.policy import Policy
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def _policy(path: Path) -> dict[str, Any] | None:
     if document is None:
         return None
     try:
-        Confident.from_json(document)
+        Policy.from_json(document)
         _check_policy(document)
     except (CheckpointError, LookupError, TypeError, AttributeError, ValueError) as error:
         what = error.cause if isinstance(error, CheckpointError) else f"this is not a valid policy ({error})."
@@ -98,7 +98,7 @@ def _check_policy(document: dict[str, Any]) -> None:
         raise ValueError(f"unit {document['unit']!r}")
     if document["unit"] == "ms":
         str(document["machine"]), str(document["threads"])
-    str(document["goal"]["kind"]), str(document["goal"]["given"]), list(document["classes"]["names"])
+    str(document["target"]["kind"]), str(document["target"]["given"]), list(document["classes"]["names"])
 
 
 def _check(ladder: Ladder | None, path: Path) -> None:

@@ -272,7 +272,8 @@ class Predictor:
 
     def _head(self, k: int, state: State) -> Array:
         stage = self.stages[k]
-        assert stage.head is not None and stage.point is not None
+        assert stage.head is not None
+        assert stage.point is not None
         if not self.graphs.stages:
             return self._run_point(stage.point, state)[0]
         return self.engine.array(self.engine.run(stage.head, state)[0])

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree
 
+from supple.deploy import fold_norms
 from supple.methods.gates import Gates
 from supple.model import FlexibleModel
 from supple.point import Point
@@ -29,7 +30,8 @@ class TorchEngine:
         self.model, self.precision = model.eval(), precision
         self.graphs = graphs_of(model)
         self._dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-        self._stages = self._cast(model).stages() if self.graphs.stages else []
+        folded = fold_norms(copy.deepcopy(model)) if self.graphs.stages else model
+        self._stages = self._cast(folded).stages() if self.graphs.stages else []
         self._points: dict[str, nn.Module] = {}
         self._specs: dict[int, Any] = {}  # how the state before stage k nests
         self._lock = threading.Lock()
