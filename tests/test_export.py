@@ -17,7 +17,7 @@ from supple.checkpoint import WEIGHTS, load, read_manifest
 from supple.errors import CheckpointError, RecipeError, SuppleError
 from supple.export import convert, writing
 from supple.export.check import arrays, decided
-from supple.export.graphs import FlatPoint, Graph, given_to, one_by_one
+from supple.export.graphs import Chain, FlatPoint, Graph, given_to, one_by_one
 from supple.export.quantize import with_onnxruntime
 from supple.export.skipping import skip_graphs
 from supple.export.writing import Held, Wanted, export
@@ -25,7 +25,7 @@ from supple.methods import METHODS
 from supple.model import Output, example
 from supple.point import FULL, Point
 from supple.runtime.bundle import is_bundle, open_bundle
-from supple.runtime.engine import open_engine
+from supple.runtime.engine import Layer, open_engine
 from supple.runtime.inputs import zeros
 from supple.runtime.opening import _weights, choices_for, of_bundle, predictor, within
 from supple.runtime.skipping import follow
@@ -99,13 +99,17 @@ def test_every_point_says_the_same_on_both_engines(method, backbone, traced_once
         assert [check["engine"] for check in manifest["checks"]] == list(engines)
         assert all(check["difference"] < 1e-3 for check in manifest["checks"])  # how near, the export has seen to
         bundle = open_bundle(tmp_path / to)
-        assert set(bundle.points) == {*model.points, *model.settled}
+        assert set(bundle.graphs.points) == {str(point) for point in (*model.points, *model.settled)}
         answered = [str(stage.point) for stage in model.stages() if stage.point is not None]
-        assert [name for name in bundle.chain if name] == (answered if len(answered) > 1 else [])
-        assert bundle.roles.count("block") == (0 if model.layer_gates() is None else len(model.trunk.blocks))
+        stages, layers = bundle.graphs.stages, bundle.graphs.layers
+        assert [stage.point for stage in stages if stage.point] == (answered if len(answered) > 1 else [])
+        blocks = sum(layer.role == "block" for layer in layers)
+        assert blocks == (0 if model.layer_gates() is None else len(model.trunk.blocks))
         for name in engines:
             engine = open_engine(name, bundle, 1)
-            np.testing.assert_allclose(engine.run_point("full", arrays(x)), expected, atol=1e-3, rtol=1e-3)
+            np.testing.assert_allclose(
+                engine.run(bundle.graphs.points["full"], arrays(x))[0], expected, atol=1e-3, rtol=1e-3
+            )
             engine.close()
     given = arrays(x)
     with predictor(tmp_path / "onnx", "onnxruntime", threads=1) as made:
@@ -130,22 +134,24 @@ def test_a_layer_that_everybody_skips_does_not_run():
 
         name, precision, ran = "by hand", "fp32", []
 
-        def run_stage(self, k, state):
-            role = ROLES[k]
+        def run(self, role, state):
             self.ran.append((role, len(state[0])))
             if role == "stem":
-                return (state[0], np.ones((len(state[0]), 1), np.float32)), None
+                return state[0], np.ones((len(state[0]), 1), np.float32)
             if role == "gate":
                 score = np.arange(len(state[0])) % 2 if len(state[1][0]) == 1 else np.zeros(len(state[0]))
-                return (np.concatenate([state[1], score[:, None].astype(np.float32)], 1),), None
-            return ((state[0] + 1,), None) if role == "block" else ((), state[0])
+                return (np.concatenate([state[1], score[:, None].astype(np.float32)], 1),)
+            return (state[0] + 1,) if role == "block" else (state[0],)
 
-    engine = Engine()
-    found = follow(engine, ROLES, (np.zeros((4, 1), np.float32),), 0.5)
+        def array(self, value):
+            return value
+
+    engine, layers = Engine(), tuple(Layer(role, role) for role in ROLES)
+    found = follow(engine, layers, (np.zeros((4, 1), np.float32),), 0.5)
     assert found[:, 0].tolist() == [1, 2, 1, 2]
     assert engine.ran == [("stem", 4), ("block", 4), ("gate", 4), ("block", 2), ("gate", 4), ("head", 4)]
     engine.ran.clear()
-    assert follow(engine, ROLES, (np.zeros((4, 1), np.float32),), None)[:, 0].tolist() == [3] * 4
+    assert follow(engine, layers, (np.zeros((4, 1), np.float32),), None)[:, 0].tolist() == [3] * 4
     assert ("gate", 4) not in engine.ran
 
 
@@ -156,7 +162,7 @@ def test_the_layers_of_a_skipping_model_are_given_what_it_gives_them():
     model = make("skip", "vit_cifar")
     x = Noise(model.input_shape).batch(torch.arange(3))[0]
     graphs = skip_graphs(model, x)
-    *_, (state,) = given_to(graphs, x)
+    *_, (state,) = given_to(Chain([], graphs), x)
     with torch.no_grad():
         torch.testing.assert_close(model.trunk.head(state), model(x))
 
@@ -187,13 +193,13 @@ def test_what_is_altered_missing_or_newer_is_refused(folder, tmp_path):
             (copy / "full.onnx").write_bytes(content)
             expected = "not the file that manifest.json vouches for"
         elif change == "remove":
-            (copy / "stage-1.onnx").unlink()
-            expected = "stage-1.onnx is missing"
+            (copy / "body-1.onnx").unlink()
+            expected = "body-1.onnx is missing"
         elif change == "format":
             (copy / "manifest.json").write_text(json.dumps({**manifest, "format": 99}))
             expected = "has format 99"
         else:
-            manifest["points"]["full"]["file"] = "../full.onnx"
+            manifest["points"]["full"] = "../full.onnx"
             (copy / "manifest.json").write_text(json.dumps(manifest))
             expected = "nothing vouches for"
         with pytest.raises(CheckpointError, match=expected):
@@ -240,7 +246,7 @@ def test_batches_of_many_sizes_need_few_compiled_graphs(folder):
     filling, exact = open_engine("openvino", bundle, 1), open_engine("onnxruntime", bundle, 1)
     x = np.random.default_rng(0).standard_normal((9, *bundle.input_shape), np.float32)
     for batch in (*range(1, 10), 3, 6):
-        found, expected = (engine.run_point("full", (x[:batch],)) for engine in (filling, exact))
+        found, expected = (engine.run("full.onnx", (x[:batch],))[0] for engine in (filling, exact))
         np.testing.assert_allclose(found, expected, atol=1e-3, rtol=1e-3)
     assert {size for _, size in filling._compiled} == {1, 2, 3, 4, 8, 16}
 
@@ -354,7 +360,7 @@ def test_int8_is_scored_and_points_that_lose_too_much_are_left_out(
 ):
     monkeypatch.setattr(writing, "CALIBRATED_ON", 8)
     model, data = load(exits_run), Held(splits.train, splits.val, splits.test)
-    manifest = export(model, "0" * 64, tmp_path / "all", Wanted("onnx", precision="int8", most_lost=1.0), data)
+    manifest = export(model, "0" * 64, tmp_path / "all", Wanted("onnx", precision="int8", max_drop=1.0), data)
     assert set(manifest["points"]) == {"exit=1", "exit=2", "full"}
     for check in manifest["checks"]:
         assert set(check["lost"]) == {"exit=1", "exit=2", "full", "exit=1, chain", "exit=2, chain", "full, chain"}
@@ -374,7 +380,11 @@ def test_int8_is_scored_and_points_that_lose_too_much_are_left_out(
     whole = open_bundle(tmp_path / "some")
     check = whole.check("onnxruntime", "int8")
     bundle = whole.after(check)
-    assert bundle.chain == (None, "exit=2", "full")  # it runs, and only the others answer
+    assert [stage.point for stage in bundle.graphs.stages] == [
+        None,
+        "exit=2",
+        "full",
+    ]  # it runs, and only the others answer
     with of_bundle(whole, "onnxruntime", 1) as made:
         answer = made.predict(np.zeros((1, *bundle.input_shape), np.float32), min_confidence=0.0)[0]
     assert answer.point == "exit=2"
@@ -415,20 +425,20 @@ def test_export_verb_writes_checks_and_finds_it_again(command, exits_copy):
 
 def test_a_folder_counts_as_there_only_if_it_is_what_is_asked_for(command, exits_copy):
     assert command("export", exits_copy, "--point", "exit=1").status == 0
-    assert "is there already" in command("export", exits_copy, "--point", "exit=1").out
+    assert "is up to date" in command("export", exits_copy, "--point", "exit=1").out
     command("export", exits_copy).refused(2, "was made for exit=1", "rm -r")
 
 
 def test_new_thresholds_reach_graphs_that_are_there_and_shares_need_the_full_model(command, exits_copy, tmp_path):
     command("export", exits_copy, "--point", "exit=1", "--point", "exit=2")
     folder = exits_copy / "export" / "onnx-fp32"
-    before = (folder / "stage-1.onnx").stat().st_mtime_ns
+    before = (folder / "body-1.onnx").stat().st_mtime_ns
     assert open_bundle(folder).policy is None
     assert command("calibrate", exits_copy, "--budget-macs", "0.9x").status == 0
     said = command("export", exits_copy, "--point", "exit=1", "--point", "exit=2")
-    assert "is there already, now with the thresholds" in said.out
+    assert "is up to date, now with the thresholds" in said.out
     assert open_bundle(folder).policy is not None
-    assert (folder / "stage-1.onnx").stat().st_mtime_ns == before
+    assert (folder / "body-1.onnx").stat().st_mtime_ns == before
     Image.new("RGB", (20, 20), "red").save(tmp_path / "red.png")
     words = ("predict", folder, tmp_path / "red.png", "--engine", "onnxruntime", "--budget-macs", "0.9x")
     command(*words).refused(2, "a share of the full model", "2e6")
@@ -459,11 +469,11 @@ def test_the_chain_ends_at_the_last_point_that_was_asked_for(exits_run, splits, 
     manifest = export(model, "w", tmp_path / "one", Wanted(points=(Point(exit=1),)), splits)
     assert manifest["stages"] == []
     for precision in ("fp32", "int8"):  # exit=1 answers along the chain, though it has no graph of its own
-        wanted = Wanted(points=(Point(exit=2),), precision=precision, most_lost=1.0)
+        wanted = Wanted(points=(Point(exit=2),), precision=precision, max_drop=1.0)
         export(model, "w", tmp_path / f"two-{precision}", wanted, splits)
         bundle = open_bundle(tmp_path / f"two-{precision}")
-        assert [str(point) for point in bundle.points] == ["exit=2"]
-        assert [point for point in bundle.chain if point] == ["exit=1", "exit=2"]
+        assert list(bundle.graphs.points) == ["exit=2"]
+        assert [stage.point for stage in bundle.graphs.stages] == ["exit=1", "exit=2"]
         made = predictor(tmp_path / f"two-{precision}", engine="onnxruntime", precision=wanted.precision)
         assert made.predict(zeros(made.shape, 1), deadline_ms=1e6)[0].point == "exit=2"
 

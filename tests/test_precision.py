@@ -21,10 +21,10 @@ from supple.ladder import Ladder, Row
 from supple.machine import has_bf16, machine, same_instructions
 from supple.methods.gates import Gates
 from supple.point import FULL, Point
-from supple.runtime.bundle import Bundle, Stage, open_bundle
-from supple.runtime.engine import open_engine
+from supple.runtime.bundle import Bundle, open_bundle
+from supple.runtime.engine import Graphs, Layer, open_engine
 from supple.runtime.opening import _weights, choices_for, of_bundle, predictor, within
-from supple.runtime.torch_engine import TorchEngine, answering, in_bf16
+from supple.runtime.torch_engine import TorchEngine, in_bf16
 from test_contract import make
 from test_export import PAIRS, Noise
 
@@ -51,10 +51,10 @@ def graphs(tmp_path_factory) -> Path:
 
 def bundle_of(folder: Path, kind: str, precision: str, role: str = "stage") -> Bundle:
     file = "full.onnx" if kind == "onnx" else "full.xml"
-    stages = (Stage(file, None, role),)
+    made = Graphs({"full": file}, layers=(Layer(role, file),) if role == "gate" else ())
     facts = {"task": "classes", "classes": ("a",), "input_shape": (3, 8, 8), "preprocess": None, "policy": None}
-    rest = {"checks": (), "asked": (), "most_lost": 0.01}
-    return Bundle(folder, kind, precision, "0" * 64, {"full": file}, stages, **facts, **rest)
+    rest = {"checks": (), "asked": (), "max_drop": 0.01}
+    return Bundle(folder, kind, precision, "0" * 64, made, **facts, **rest)
 
 
 @pytest.mark.parametrize("kind", ["onnx", "openvino"])
@@ -80,11 +80,12 @@ def test_no_graph_is_compiled_without_its_precision(kind, precision, hint, graph
     monkeypatch.setattr("supple.runtime.openvino_engine.openvino.Core", Core)
     x = (np.zeros((1, 3, 8, 8), np.float32),)
     engine = open_engine("openvino", bundle_of(graphs, kind, precision), 1)
-    engine.run_point("full", x)
-    engine.run_point("full", (x[0].repeat(2, 0),))
+    file = "full.onnx" if kind == "onnx" else "full.xml"
+    engine.run(file, x)
+    engine.run(file, (x[0].repeat(2, 0),))
     assert told == [hint, hint]
     gate = open_engine("openvino", bundle_of(graphs, kind, precision, "gate"), 1)
-    gate.run_stage(0, x)
+    gate.run(file, x)
     assert told == [hint, hint, "f32"]  # a score must not shift
 
 
@@ -92,7 +93,7 @@ def test_no_graph_is_compiled_without_its_precision(kind, precision, hint, graph
 @pytest.mark.parametrize(("precision", "name"), [("fp32", "f32"), ("int8", "f32"), ("bf16", "bf16")])
 def test_a_compiled_graph_has_the_precision_that_it_was_told(precision, name, graphs):
     engine = open_engine("openvino", bundle_of(graphs, "onnx", precision), 1)
-    engine.run_point("full", (np.zeros((1, 3, 8, 8), np.float32),))
+    engine.run("full.onnx", (np.zeros((1, 3, 8, 8), np.float32),))
     [compiled] = engine._compiled.values()
     assert compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name() == name
 
@@ -170,7 +171,7 @@ def test_a_point_that_loses_too_much_on_one_engine_answers_on_the_other(exits_ru
         return found | ({"exit=1": -9.0} if engine.name == "openvino" else {})
 
     monkeypatch.setattr(writing, "scores", lossy)
-    wanted = Wanted("onnx", "int8", (Point(exit=1), Point(exit=2)), most_lost=1.0)
+    wanted = Wanted("onnx", "int8", (Point(exit=1), Point(exit=2)), max_drop=1.0)
     export(load(exits_run), "w", tmp_path / "out", wanted, splits)
     bundle = open_bundle(tmp_path / "out")
     for engine, points in (("onnxruntime", ["exit=1", "exit=2"]), ("openvino", ["exit=2"])):
@@ -188,7 +189,7 @@ def exported(exits_run, splits, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("exported") / "openvino-bf16"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("supple.machine.instruction_set", lambda: "avx2 avx512 bf16 vnni")
-        export(load(exits_run), _weights(exits_run), out, Wanted("openvino", "bf16", most_lost=1.0), splits)
+        export(load(exits_run), _weights(exits_run), out, Wanted("openvino", "bf16", max_drop=1.0), splits)
     return out
 
 
@@ -236,7 +237,8 @@ def test_a_folder_in_bf16_computes_in_bf16(bf16_folder):
     bundle = open_bundle(bf16_folder)
     x = (np.random.default_rng(0).standard_normal((4, *bundle.input_shape), np.float32),)
     exact, short = (
-        open_engine("openvino", bundle, 1, precision).run_point("full", x) for precision in ("fp32", "bf16")
+        open_engine("openvino", bundle, 1, precision).run(bundle.graphs.points["full"], x)[0]
+        for precision in ("fp32", "bf16")
     )
     assert 0 < np.abs(exact - short).max() < 0.1
 
@@ -251,7 +253,7 @@ def test_what_bf16_is_not_for_is_refused(command, exits_copy, without_bf16):
 
 
 def test_the_verb_exports_in_bf16(command, exits_copy, with_bf16):
-    words = ("export", exits_copy, "--to", "openvino", "--bf16", "--most-lost", "1", "--point", "exit=1", "--json")
+    words = ("export", exits_copy, "--to", "openvino", "--bf16", "--max-drop", "1", "--point", "exit=1", "--json")
     done = command(*words).json
     assert done["folder"].endswith("openvino-bf16")
     assert done["precision"] == "bf16"
@@ -316,13 +318,13 @@ def test_a_folder_in_int8_of_another_instruction_set_is_not_chosen_but_answers_i
 ):
     monkeypatch.setattr(writing, "CALIBRATED_ON", 8)
     out = exits_copy / "export" / "onnx-int8"
-    export(load(exits_copy), _weights(exits_copy), out, Wanted("onnx", "int8", most_lost=1.0), splits)
+    export(load(exits_copy), _weights(exits_copy), out, Wanted("onnx", "int8", max_drop=1.0), splits)
     there = [choice for choice in choices_for(exits_copy) if choice.precision == "int8"]
     assert [within(choice, 1.0) for choice in there] == [True, True]
     elsewhere(out)
     there = [choice for choice in choices_for(exits_copy) if choice.precision == "int8"]
     assert [within(choice, 1.0) for choice in there] == [False, False]
-    with predictor(exits_copy, threads=1, most_lost=1.0) as made:
+    with predictor(exits_copy, threads=1, max_drop=1.0) as made:
         assert made.engine.precision == "fp32"
     with predictor(out, "onnxruntime", threads=1) as made:
         assert [row.score for row in made.ladder] == [None] * 3
@@ -342,17 +344,17 @@ def test_every_method_runs_in_bf16(method, backbone):
             continue  # which layers run may differ
         with torch.no_grad():
             expected = model(x, point).numpy()
-        found = engine.run_point(str(point), arrays(x))
+        found = engine.array(engine.run(str(point), arrays(x))[0])
         assert found.dtype == np.float32
         assert 0 < np.abs(found - expected).max() <= 0.05 * max(1.0, np.abs(expected).max())
     state = arrays(x)
-    for k, point in enumerate(answering(model)):
-        state, logits = engine.run_stage(k, state)
-        assert all(part.dtype == torch.bfloat16 for part in state if part.is_floating_point())
-        if logits is not None and point is not None:
-            np.testing.assert_allclose(
-                logits, engine.run_point(str(point), arrays(x)), atol=0.05 * np.abs(logits).max() + 0.05
-            )
+    for stage in engine.graphs.stages:
+        if stage.body is not None:
+            state = engine.run(stage.body, state)
+            assert all(part.dtype == torch.bfloat16 for part in state if part.is_floating_point())
+        logits = engine.array(engine.run(stage.head, state)[0])
+        alone = engine.array(engine.run(stage.point, arrays(x))[0])
+        np.testing.assert_allclose(logits, alone, atol=0.05 * np.abs(logits).max() + 0.05)
     assert all(part.dtype == torch.float32 for part in model.parameters())  # the model is as it was
 
 

@@ -288,9 +288,9 @@ def policy(**changes: Any) -> dict[str, Any]:
         for point, used, threshold, cost, share, better in rows
     ]  # fmt: skip
     return {
-        "weights": "ab" * 32, "goal": {"kind": "budget_macs", "value": 0.5, "relative": True, "given": "0.5x"},
+        "weights": "ab" * 32, "target": {"kind": "budget_macs", "value": 0.5, "relative": True, "given": "0.5x"},
         "budget": 42e6, "unit": "macs", "full_cost": 80e6, "remark": "", "measure": "max_probability",
-        "points": ["exit=1", "full"], "thresholds": [0.87], "temperatures": [1.5, 1.5],
+        "points": ["exit=1", "full"], "thresholds": [0.87], "temperatures": [1.5, 1.5], "shares": [0.5, 0.5],
         "expected": facts, "achieved": facts | {"cost": 44e6}, "exits": exits,
         "classes": {"names": ["cat", HOSTILE, "ship"], "stopped": [[1, 4], [0, 0], [4, 1]]}, **changes,
     }  # fmt: skip
