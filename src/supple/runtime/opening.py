@@ -16,7 +16,7 @@ from supple.runtime.clock import REST_S, interleave
 from supple.runtime.engine import ENGINES, available, open_engine
 from supple.runtime.inputs import zeros
 from supple.runtime.predictor import Predictor
-from supple.tasks import get_task
+from supple.tasks import TASKS, get_task
 from supple.text import did_you_mean, say
 
 EXPORTS, CHOSEN = "export", "engine.json"
@@ -177,6 +177,9 @@ def opened(path: Path, choice: Choice, threads: int) -> Predictor:
 
 
 def of_bundle(bundle: Bundle, engine: str, threads: int) -> Predictor:
+    if bundle.task not in TASKS:
+        cure = "Update supple; or name the module of yours that brings the task: supple --import MODULE ..."
+        raise CheckpointError(f"{bundle.folder} answers {bundle.task}, which is not a known task.", cure)
     return Predictor(
         open_engine(engine, bundle, threads),
         points=bundle.points,
