@@ -1,5 +1,6 @@
-"""The pages run: every code block of the README, and the walk through a new method."""
+"""The pages run: every code block of the README, and the walks through a new method and a new task."""
 
+import json
 import os
 import re
 import shlex
@@ -43,6 +44,61 @@ def test_the_walk_through_a_new_method_keeps_the_contract_and_trains(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"\d\d passed", done.stdout)
     assert [line.split()[0] for line in done.stdout.splitlines()[-3:-1]] == ["width=0.5", "full"]
+
+
+MULTILABEL = """
+import multilabel, torch
+from PIL import Image
+from supple.cli import main
+from supple.model import Output
+from supple.point import FULL
+
+meter = multilabel.MeanAveragePrecision(None)
+meter.add(Output(FULL, torch.tensor([[2.0, 0], [1, 1], [0, 2]])), torch.tensor([[1.0, 0], [0, 0], [1, 1]]))
+assert abs(meter.result().score - (5 / 6 + 1) / 2) < 1e-6  # (1 + 2/3) / 2 for the first class, 1 for the second
+
+images, targets = multilabel.draw(8, seed=9)
+names = [f"{i}.png" for i in range(8)]
+for name, image in zip(names, images):
+    Image.fromarray(image.permute(1, 2, 0).numpy()).save(name)
+run = lambda *words: main(["--import", "multilabel", *words])
+assert run("train", "patches.yaml", "--out", "run") == 0
+assert run("evaluate", "run") == 0
+assert run("export", "run") == 0
+exported = "run/export/onnx-fp32"
+for where in ("run", exported):
+    print("JSON")
+    assert run("predict", where, *names, "--json") == 0
+    print("JSON")
+    assert run("predict", where, *names, "--json", "--min-confidence", "0") == 0
+    print("END")
+    assert run("predict", where, *names) == 0
+    assert run("predict", where, *names, "--confident") == 2
+assert run("calibrate", "run", "--budget-macs", "0.5x") == 2
+assert run("predict", "run", *names, "--draw", "drawn") == 2
+"""
+
+
+def test_the_walk_through_a_new_task_trains_scores_answers_and_exports_it(tmp_path):
+    """One imported file is all there is: any part of the core that had to know of the task would fail here."""
+    (tmp_path / "multilabel.py").write_text("\n\n".join(blocks("docs/add-a-task.md", "python")))
+    (recipe,) = blocks("docs/add-a-task.md", "yaml")
+    (tmp_path / "patches.yaml").write_text(recipe)
+    done = subprocess.run([sys.executable, "-c", MULTILABEL], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "validation mAP %: width=0.5" in done.stderr
+    assert "--confident is not for the task multilabel" in done.stderr
+    assert "--draw is for count and boxes; this run answers multilabel" in done.stderr
+    assert re.search(r"params  mAP %\nwidth=0.5", done.stdout)
+    documents = [json.loads(part.split("END")[0])["predictions"] for part in done.stdout.split("JSON")[1:]]
+    of_run, all_of_run, of_engine, all_of_engine = documents
+    for prediction in of_run:
+        likely = [score["label"] for score in prediction["scores"] if score["score"] >= 0.5]
+        assert prediction["labels"] == likely
+        assert prediction["label"] == (", ".join(likely) or "nothing")
+    assert {len(prediction["labels"]) for prediction in of_run} >= {0, 1, 2}
+    assert all(len(prediction["labels"]) == 3 for prediction in (*all_of_run, *all_of_engine))
+    assert [prediction["labels"] for prediction in of_engine] == [prediction["labels"] for prediction in of_run]
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,10 @@
 """The contract of tasks: each declares what it can do, answers in numpy as torch would, and imports without torch."""
 
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import torch
 from torch import tensor
 from torch.testing import assert_close
 
+import supple
 from supple.errors import RecipeError
 from supple.losses import OBJECTIVES, make_objective
 from supple.model import Output
@@ -107,6 +110,16 @@ def test_importing_tasks_and_answering_imports_no_torch():
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0] == "a|-64.0 a|no objects"  # black, normalised, is -1
     assert "top-1 %" in done.stdout
+
+
+def test_outside_tasks_no_module_compares_the_name_of_a_task():
+    """What a task can do is asked of its declaration. (assemble.py still asks a backbone which task it answers.)"""
+    root = Path(supple.__file__).parent
+    sources = [path for path in root.rglob("*.py") if path.parent.name != "tasks" and path.name != "assemble.py"]
+    comparison = re.compile(rf'task\b\)?\s*(==|!=|in|not in)\s*[("\[{{]*"?({"|".join(TASKS)})"')
+    assert len(sources) > 100
+    assert comparison.search('if model.task != "classes":')
+    assert [path.name for path in sources if comparison.search(path.read_text())] == []
 
 
 def test_a_task_or_metric_that_nobody_declares():

@@ -242,7 +242,7 @@ def test_without_a_terminal_there_is_one_line_per_epoch(tmp_path, capsys):
     train(recipe(epochs=2), tmp_path / "run")
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("epoch")]
     assert len(lines) == 2
-    assert re.search(r"epoch 2/2  loss .* full .* images/s  left", lines[1])
+    assert re.search(r"epoch 2/2  loss .* full .* images/s  ETA", lines[1])
 
 
 def test_mixed_precision_is_refused_where_the_machine_has_none():

@@ -40,7 +40,7 @@ def profile(
         extra = [{"paper_flops": p.flops, "acceleration": p.acceleration} for p in published] or [{} for _ in rows]
         print_json({"points": [{**row.to_json(), **more} for row, more in zip(rows, extra)]})
         return
-    header = ["point", "MMACs", "MMACs through", "params", "own branch"]
+    header = ["point", "MMACs", "MMACs incl. earlier exits", "params", "own branch"]
     lines = [
         [r.point, millions(r.macs), millions(r.macs_through), quantity(r.params), quantity(r.branch_params)]
         for r in rows

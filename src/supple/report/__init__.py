@@ -1,4 +1,4 @@
-"""What a run looks like: its curves as pictures, and one page that tells the whole story."""
+"""What a run looks like: its curves as pictures, and one page with the whole story."""
 
 from supple.report.page import page, write_report
 

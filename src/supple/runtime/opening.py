@@ -16,7 +16,7 @@ from supple.runtime.clock import REST_S, interleave
 from supple.runtime.engine import ENGINES, MAX_DROP, PRECISIONS, available, must_have_bf16, open_engine, precision_here
 from supple.runtime.inputs import zeros
 from supple.runtime.predictor import Predictor
-from supple.tasks import get_task
+from supple.tasks import TASKS, get_task
 from supple.text import did_you_mean, say
 
 if TYPE_CHECKING:
@@ -256,6 +256,9 @@ def of_bundle(bundle: Bundle, engine: str, threads: int) -> Predictor:
     if check is None:
         raise unchecked(bundle, engine)
     bundle = bundle.after(check)
+    if bundle.task not in TASKS:
+        cure = "Update supple; or name the module of yours that brings the task: supple --import MODULE ..."
+        raise CheckpointError(f"{bundle.folder} answers {bundle.task}, which is not a known task.", cure)
     return Predictor(
         open_engine(engine, bundle, threads, precision),
         bundle.graphs,
