@@ -35,7 +35,7 @@ ROW = {
     *("point", "engine", "precision", "batch", "threads", "machine"),
     *("macs", "macs_through", "macs_worst", "params", "branch_params", "extra_params"),
     *("p50_ms", "p95_ms", "p99_ms", "metric", "score", "accuracy", "higher_is_better", "n", "deviation", "draws"),
-    "also",
+    *("lost", "also"),
 }
 POINTS = {"exits": ["exit=1", "exit=2", "full"], "slim": ["width=0.5", "full"]}
 

@@ -1,6 +1,7 @@
 """Precisions: what is computed in fp32, bf16 and int8, on which processors, and who may choose it."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -140,7 +141,7 @@ def elsewhere(folder: Path) -> None:
     """As if the folder had been made with another instruction set."""
     for name in ("manifest.json", "ladder.json"):
         text = (folder / name).read_text()
-        (folder / name).write_text(text.replace(json.dumps(machine()), '"Other CPU, 8 cores, avx2"'))
+        (folder / name).write_text(text.replace(json.dumps(machine()), '"Other CPU, 8 cores, vnni"'))
 
 
 def test_an_engine_that_was_not_there_at_export_is_not_used(exits_run, splits, tmp_path, monkeypatch):
@@ -306,7 +307,7 @@ def test_the_best_point_is_that_of_fp32_unless_another_precision_is_asked_for():
     rows += [replace(rows[1], precision="bf16", machine=here, score=0.85)]
     assert Ladder(rows).best_under(macs=9) == FULL
     assert Ladder(rows).best_under(macs=9, precision="bf16") == Point(exit=1)
-    other = [replace(row, machine="Other CPU, 8 cores, avx2") for row in rows]
+    other = [replace(row, machine="Other CPU, 8 cores, vnni") for row in rows]
     assert Ladder(other).best_under(macs=9, precision="bf16") == FULL  # no scores: the dearest
 
 
@@ -325,7 +326,7 @@ def test_a_folder_in_int8_of_another_instruction_set_is_not_chosen_but_answers_i
         assert made.engine.precision == "fp32"
     with predictor(out, "onnxruntime", threads=1) as made:
         assert [row.score for row in made.ladder] == [None] * 3
-    assert "they are of another instruction set (Other CPU, 8 cores, avx2)" in capsys.readouterr().err
+    assert "they are of another instruction set (Other CPU, 8 cores, vnni)" in capsys.readouterr().err
 
 
 # --- bf16 in PyTorch --------------------------------------------------------------------------------------------------
@@ -416,7 +417,7 @@ def test_torch_in_bf16_counts_for_its_weights_instruction_set_and_loss(exits_cop
     (exits_copy / "ladder.json").write_text(json.dumps({**document, "weights": "1" * 64}))
     assert bf16_choice(exits_copy) is None
     (exits_copy / "ladder.json").write_text(plain)
-    kept(machine="Other CPU, 8 cores, avx2")
+    kept(machine="Other CPU, 8 cores, vnni")
     assert bf16_choice(exits_copy) is None
     kept()
     assert bf16_choice(exits_copy) is not None
