@@ -24,6 +24,7 @@ from supple.point import FULL, Point
 from supple.runtime.bundle import Bundle, Stage, open_bundle
 from supple.runtime.engine import open_engine
 from supple.runtime.opening import _weights, choices_for, of_bundle, predictor, within
+from supple.runtime.openvino_engine import HINTS
 from supple.runtime.torch_engine import TorchEngine, answering, in_bf16
 from test_contract import make
 from test_export import PAIRS, Noise
@@ -126,10 +127,16 @@ def splits(exits_run):
     return data_of(exits_run)
 
 
+def pretend(patch: pytest.MonkeyPatch) -> None:
+    """A processor that multiplies bf16, or says so: others compute in fp32 when OpenVINO is asked for bf16."""
+    if not has_bf16():
+        patch.setitem(HINTS, "bf16", "f32")
+    patch.setattr("supple.machine.instruction_set", lambda: "avx2 avx512 bf16 vnni")
+
+
 @pytest.fixture
 def with_bf16(monkeypatch):
-    """A processor that multiplies bf16, or so it says: others compute in fp32 when they are asked for bf16."""
-    monkeypatch.setattr("supple.machine.instruction_set", lambda: "avx2 avx512 bf16 vnni")
+    pretend(monkeypatch)
 
 
 @pytest.fixture
@@ -187,7 +194,7 @@ def exported(exits_run, splits, tmp_path_factory) -> Path:
     """The run of the tests in bf16, whatever it has lost."""
     out = tmp_path_factory.mktemp("exported") / "openvino-bf16"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("supple.machine.instruction_set", lambda: "avx2 avx512 bf16 vnni")
+        pretend(patch)
         export(load(exits_run), _weights(exits_run), out, Wanted("openvino", "bf16", most_lost=1.0), splits)
     return out
 
