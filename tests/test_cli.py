@@ -36,7 +36,7 @@ ROW = {
     *("point", "engine", "precision", "batch", "threads", "machine"),
     *("macs", "macs_through", "macs_worst", "params", "branch_params", "extra_params"),
     *("p50_ms", "p95_ms", "p99_ms", "metric", "score", "accuracy", "higher_is_better", "n", "deviation", "draws"),
-    "extra_metrics",
+    *("lost", "extra_metrics"),
 }
 POINTS = {"exits": ["exit=1", "exit=2", "full"], "slim": ["width=0.5", "full"]}
 

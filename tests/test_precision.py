@@ -24,6 +24,7 @@ from supple.point import FULL, Point
 from supple.runtime.bundle import Bundle, open_bundle
 from supple.runtime.engine import Graphs, Layer, open_engine
 from supple.runtime.opening import _weights, choices_for, of_bundle, predictor, within
+from supple.runtime.openvino_engine import HINTS
 from supple.runtime.torch_engine import TorchEngine, in_bf16
 from test_contract import make
 from test_export import PAIRS, Noise
@@ -127,10 +128,16 @@ def splits(exits_run):
     return data_of(exits_run)
 
 
+def pretend(patch: pytest.MonkeyPatch) -> None:
+    """A processor that multiplies bf16, or says so: others compute in fp32 when OpenVINO is asked for bf16."""
+    if not has_bf16():
+        patch.setitem(HINTS, "bf16", "f32")
+    patch.setattr("supple.machine.instruction_set", lambda: "avx2 avx512 bf16 vnni")
+
+
 @pytest.fixture
 def with_bf16(monkeypatch):
-    """A processor that multiplies bf16, or so it says: others compute in fp32 when they are asked for bf16."""
-    monkeypatch.setattr("supple.machine.instruction_set", lambda: "avx2 avx512 bf16 vnni")
+    pretend(monkeypatch)
 
 
 @pytest.fixture
@@ -142,7 +149,7 @@ def elsewhere(folder: Path) -> None:
     """As if the folder had been made with another instruction set."""
     for name in ("manifest.json", "ladder.json"):
         text = (folder / name).read_text()
-        (folder / name).write_text(text.replace(json.dumps(machine()), '"Other CPU, 8 cores, avx2"'))
+        (folder / name).write_text(text.replace(json.dumps(machine()), '"Other CPU, 8 cores, vnni"'))
 
 
 def test_an_engine_that_was_not_there_at_export_is_not_used(exits_run, splits, tmp_path, monkeypatch):
@@ -188,7 +195,7 @@ def exported(exits_run, splits, tmp_path_factory) -> Path:
     """The run of the tests in bf16, whatever it has lost."""
     out = tmp_path_factory.mktemp("exported") / "openvino-bf16"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("supple.machine.instruction_set", lambda: "avx2 avx512 bf16 vnni")
+        pretend(patch)
         export(load(exits_run), _weights(exits_run), out, Wanted("openvino", "bf16", max_drop=1.0), splits)
     return out
 
@@ -309,7 +316,7 @@ def test_the_best_point_is_that_of_fp32_unless_another_precision_is_asked_for():
     rows += [replace(rows[1], precision="bf16", machine=here, score=0.85)]
     assert Ladder(rows).best_under(macs=9) == FULL
     assert Ladder(rows).best_under(macs=9, precision="bf16") == Point(exit=1)
-    other = [replace(row, machine="Other CPU, 8 cores, avx2") for row in rows]
+    other = [replace(row, machine="Other CPU, 8 cores, vnni") for row in rows]
     assert Ladder(other).best_under(macs=9, precision="bf16") == FULL  # no scores: the dearest
 
 
@@ -328,7 +335,7 @@ def test_a_folder_in_int8_of_another_instruction_set_is_not_chosen_but_answers_i
         assert made.engine.precision == "fp32"
     with predictor(out, "onnxruntime", threads=1) as made:
         assert [row.score for row in made.ladder] == [None] * 3
-    assert "they are of another instruction set (Other CPU, 8 cores, avx2)" in capsys.readouterr().err
+    assert "they are of another instruction set (Other CPU, 8 cores, vnni)" in capsys.readouterr().err
 
 
 # --- bf16 in PyTorch --------------------------------------------------------------------------------------------------
@@ -419,7 +426,7 @@ def test_torch_in_bf16_counts_for_its_weights_instruction_set_and_loss(exits_cop
     (exits_copy / "ladder.json").write_text(json.dumps({**document, "weights": "1" * 64}))
     assert bf16_choice(exits_copy) is None
     (exits_copy / "ladder.json").write_text(plain)
-    kept(machine="Other CPU, 8 cores, avx2")
+    kept(machine="Other CPU, 8 cores, vnni")
     assert bf16_choice(exits_copy) is None
     kept()
     assert bf16_choice(exits_copy) is not None

@@ -3,6 +3,7 @@
 import json
 import re
 import struct
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -192,6 +193,16 @@ def test_summary_looks_for_low_scores_where_low_is_better(tmp_path: Path) -> Non
     assert "The best point, full, reaches MAE 10.0" in text
     assert "exit=2 comes within 1 % of it at 50 % of the MACs" in text
     assert "lower is better" in text
+
+
+def test_summary_tells_fp32_where_bf16_was_scored_too(tmp_path: Path) -> None:
+    """Its rows come first in the file once those of fp32 were timed."""
+    short = [replace(row, precision="bf16", score=0.5) for row in rows(timed=False)]
+    folder = make_run(tmp_path / "run", ladder=Ladder([*short, *rows()]).to_json(), about=manifest())
+    write_report(folder)
+    text = (folder / "report.html").read_text("utf-8")
+    assert "The best point, full, reaches 74.2 %" in plain(text)
+    assert {cell for row in table_rows(text) for cell in cells(row)} >= {"fp32", "bf16"}
 
 
 def test_scores_are_named_and_further_ones_have_columns(tmp_path: Path) -> None:
