@@ -223,7 +223,7 @@ def _remark(fitted: Fitted, aim: Aim, achieved: Outcome) -> str:
     said = []
     only = fitted.policy.points[-1]
     if len(fitted.policy.points) == 1 and aim.drop is None:
-        said.append(f"One point answers everything, {only}: nothing else within this budget is foretold to be better.")
+        said.append(f"One point answers everything, {only}: nothing else within this budget is predicted to be better.")
     elif len(fitted.policy.points) == 1 and only != FULL:
         said.append(f"One point answers everything: {only} alone is near enough to the full model.")
     elif len(fitted.policy.points) == 1:

@@ -22,7 +22,7 @@ from supple.thresholds import Found, search
 CHOOSING = 1000  # samples that decide which exits are looked at
 TRYING = 2000  # samples whose confidences thresholds are tried on where many have to be; all labels check them
 TRIES = 8  # how often the margin is widened
-BISECTIONS = 6  # of what thresholds are foretold to lose
+BISECTIONS = 6  # of what thresholds are predicted to lose
 WORTH = 1e-3  # an exit is looked at for a gain of so much accuracy, or for so much of the cost
 SPARE = 0.5  # standard errors of the mean cost that a budget must have to spare
 MARGIN = 2.0  # standard errors that an accuracy must have to spare; one let one promise in thirty be broken
@@ -99,7 +99,7 @@ class _Table:
     def named(self, used: tuple[int, ...]) -> tuple[Point, ...]:
         return tuple(self.points[i] for i in used)
 
-    def dearest(self, costs: Costs) -> float:
+    def most_expensive(self, costs: Costs) -> float:
         return costs(self.points[-1:])[0]
 
     def thinned(self, count: int) -> "_Table":
@@ -158,7 +158,7 @@ def _choose(table: _Table, used: tuple[int, ...], aim: Aim, costs: Costs) -> tup
             sets.append((aim.loss(found), pair))
     if not sets:
         return used
-    worth = WORTH * (1.0 if aim.budget is not None else table.dearest(costs))
+    worth = WORTH * (1.0 if aim.budget is not None else table.most_expensive(costs))
     least = min(loss for loss, _ in sets) + worth
     return min((len(chosen), loss, chosen) for loss, chosen in sets if loss <= least)[2]
 
@@ -204,7 +204,7 @@ def _close_enough(table: _Table, used: tuple[int, ...], aim: Aim, costs: Costs) 
 def _loosest(
     table: _Table, used: tuple[int, ...], price: Sequence[float], drop: float
 ) -> tuple[bool, tuple[float, ...]]:
-    """Whether any thresholds pass, and the cheapest that do: what they are foretold to lose is narrowed down until the
+    """Whether any thresholds pass, and the cheapest that do: what they are predicted to lose is narrowed down until the
     labels agree that it is at most `drop`, with MARGIN standard errors to spare.
     """
 
@@ -214,7 +214,7 @@ def _loosest(
         return float(lost.mean()) + MARGIN * error <= drop + HAIR
 
     few = table.thinned(TRYING)
-    best = few.search(used, price, Aim(budget=math.inf))  # as accurate as can be foretold
+    best = few.search(used, price, Aim(budget=math.inf))  # as accurate as can be predicted
     assert best is not None
     tight, loose = float(few.chance[:, -1].mean()) - best.accuracy, 2 * drop
     found = few.search(used, price, Aim(drop=loose), best.thresholds)
