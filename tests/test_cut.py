@@ -261,7 +261,7 @@ class Branching(nn.Module):
         (nn.Sequential(nn.Conv2d(3, 3, 1), nn.Flatten(), nn.Linear(192, 2)), ["conv"], ['no layer "conv"']),
         ("resnet18", ["layr1"], ['no layer "layr1"', 'Did you mean "layer1"']),
         ("resnet18", ["layer1.0.act1#7"], ["does not run", "only 1 times", "Nearest"]),
-        ("resnet18", ["layer1#x"], ["no number of a call"]),
+        ("resnet18", ["layer1#x"], ["not the number of a call"]),
         ("resnet18", ["layer2", "layer1"], ["not in execution order", "layer1, layer2"]),
         ("resnet18", ["fc"], ["end of the network", "Nearest", "layer4"]),
         (TwoInputs(), ["conv"], ["takes 2 inputs (x, y)", "Wrap it"]),
@@ -280,7 +280,7 @@ def test_what_cannot_be_cut_is_refused_with_the_reason(network, at, words):
 def test_odd_shapes_have_no_tap():
     with pytest.raises(RecipeError, match="neither a map"):
         find_tap(nn.Identity(), "x", (2, 3, 4, 5), None)
-    with pytest.raises(RecipeError, match="no square grid"):
+    with pytest.raises(RecipeError, match="do not form a square grid"):
         find_tap(nn.Identity(), "x", (7, 8), None)
 
 

@@ -227,7 +227,7 @@ def test_equal_scores_go_to_the_cheaper_point() -> None:
     assert ladder.best_under(ms=10) == Point(exit=3)  # cheaper in what was asked for
 
 
-def test_without_scores_the_dearest_point_that_fits_is_taken() -> None:
+def test_without_scores_the_most_expensive_point_that_fits_is_taken() -> None:
     ladder = Ladder([row("exit=1", 10), row("exit=2", 20), row("full", 40)])
     assert ladder.best_under(macs=30e6) == Point(exit=2)
     ladder.update("exit=1", score=0.1)  # any score beats none

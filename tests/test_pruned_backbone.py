@@ -31,7 +31,7 @@ CONTRACT = [
     contract.test_extract_gives_a_plain_module_with_equal_outputs,
     contract.test_extract_for_deployment_is_equal_to_1e_5,
     contract.test_cost_never_falls_along_the_points_and_equals_that_of_the_extract,
-    contract.test_the_chain_of_stages_is_the_full_model,
+    contract.test_every_stage_answers_the_point_that_it_names_and_the_last_one_is_the_full_model,
 ]
 
 

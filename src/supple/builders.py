@@ -187,10 +187,10 @@ def _flexible(
         raise RecipeError("pretrained is set, but the network is a module.", "Load its weights yourself, or name it.")
     elif input_shape is None:
         raise RecipeError("the shape of an input is not known.", "Say it: input_shape=(3, 224, 224).")
-    elif num_classes is not None:
-        check_outputs(network, input_shape, num_classes)
-    facts = {"num_classes": num_classes or 0, "input_shape": input_shape}
-    model = method(network, **fitting(method, **facts), **settings)  # type: ignore[call-arg]
+    facts = fitting(method, num_classes=num_classes or 0, input_shape=input_shape)
+    model = method(network, **facts, **settings)  # type: ignore[call-arg]
+    if spec is None and num_classes is not None and "num_classes" not in facts:  # else the method has seen to it
+        check_outputs(model, input_shape, num_classes)
     model.input_shape, model.backbone_spec, model.task = input_shape, spec, own_task(network)
     return model
 

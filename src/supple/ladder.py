@@ -202,7 +202,7 @@ class Ladder:
 
         def merit(row: Row) -> tuple[float, float]:
             cost = (row.p95_ms if ms is not None else row.ceiling) or 0
-            # Without scores, the dearest point that fits is the best guess.
+            # Without scores, the most expensive point that fits is the best guess.
             return (sign[row.higher_is_better] * row.score, -cost) if row.score is not None else (-1e9, cost)
 
         return Point.parse(max(fits, key=merit).point)
