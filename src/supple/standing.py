@@ -26,6 +26,7 @@ KEPT_STATES = 2
 CHOSEN: dict[str, Any] = {
     "threads": 0,
     "precision": "auto",
+    "precision_chosen": False,
     "memory_format": "auto",
     "compile": "auto",
     "size": None,

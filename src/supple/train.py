@@ -8,7 +8,7 @@ import math
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from supple import checkpoint, files
 from supple.assemble import fresh_model, load_data, pin, with_copies
 from supple.cost import costly_branches, profile
 from supple.data.images import one_ahead
-from supple.errors import RecipeError, TrainError
+from supple.errors import TrainError
 from supple.evaluate import Dataset, evaluate, evaluate_group, mean_loss, mean_score
 from supple.features import cached
 from supple.finish import finish, settled_points
@@ -30,22 +30,17 @@ from supple.interrupt import Interrupted, Patience
 from supple.losses import Objective, make_objective
 from supple.model import FlexibleModel
 from supple.point import FULL, Group, Point
-from supple.probe import choose, compile_regions, pick_precision
+from supple.probe import choose, settle_precision
 from supple.progress import Progress
-from supple.recipe import Recipe, Train
+from supple.recipe import Recipe
 from supple.sampling import SAMPLERS, from_group, generator, seed_of
 from supple.schedule import learning_rate, should_stop
 from supple.standing import BEST, Standing, add_metrics, begin, claim, newest_state, restore, save, weights
+from supple.step import make_fabric, set_up, to_step, training_step
 from supple.tasks import TASKS
 from supple.text import say, some
 
-OPTIMIZERS: dict[str, Callable[[Any, Train], torch.optim.Optimizer]] = {
-    "sgd": lambda p, t: torch.optim.SGD(p, t.lr, t.momentum, nesterov=t.nesterov, weight_decay=t.weight_decay),
-    "adam": lambda p, t: torch.optim.Adam(p, t.lr, t.betas, t.eps, weight_decay=t.weight_decay),
-    "adamw": lambda p, t: torch.optim.AdamW(p, t.lr, t.betas, t.eps, weight_decay=t.weight_decay),
-}
 VALIDATED = 4  # points of a group that validation looks at
-PRECISIONS: dict[str, Any] = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 
 
 def train(recipe: Recipe | None, folder: str | Path, *, resume: bool = False, quiet: bool = False) -> Path:
@@ -57,8 +52,7 @@ def train(recipe: Recipe | None, folder: str | Path, *, resume: bool = False, qu
             if not quiet:
                 say(f"{folder} has finished; there is nothing to go on with.")
             return folder
-        precision = pick_precision(started.train.precision, started.train.accelerator)
-        started = started.model_copy(update={"train": started.train.model_copy(update={"precision": precision})})
+        started = settle_precision(started, quiet or not is_main())
         fabric = make_fabric(started.train)
         quiet = quiet or not fabric.is_global_zero
         splits = with_copies(started, load_data(started), quiet)
@@ -76,9 +70,11 @@ def train(recipe: Recipe | None, folder: str | Path, *, resume: bool = False, qu
             started = pin(started, splits)
         data = cached(started, model, splits, quiet) if started.train.cache_features else (splits.train, splits.val)
         if fabric.is_global_zero and not (folder / checkpoint.RECIPE).is_file():
-            started = choose(
-                started, model, trained_points(started, model, 0), data[0], objective, fabric.device, quiet
-            )
+            points = trained_points(started, model, 0)
+            chosen = choose(started, model, points, data[0], objective, fabric.device, quiet)
+            if started.train.precision == "auto":  # measured only where this process is the only one
+                fabric = make_fabric(chosen.train)
+            started = chosen
             files.write(folder / checkpoint.RECIPE, started.to_yaml())
         started = fabric.broadcast(started)
         standing = fit(fabric, started, folder, model, data, objective, quiet)
@@ -91,26 +87,6 @@ def train(recipe: Recipe | None, folder: str | Path, *, resume: bool = False, qu
 def is_main() -> bool:
     """Whether this is the process that was started first: the only one, or the one that writes."""
     return os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
-
-
-def make_fabric(settings: Train) -> Fabric:
-    many = settings.devices * settings.nodes > 1
-    # A step that leaves points out leaves parameters without a gradient.
-    strategy = "ddp" if settings.sample == "every" else "ddp_find_unused_parameters_true"
-    try:
-        fabric = Fabric(
-            accelerator=settings.accelerator,
-            devices=settings.devices,
-            num_nodes=settings.nodes,
-            strategy=strategy if many else "auto",
-            precision=PRECISIONS[settings.precision],
-        )
-    except (ValueError, RuntimeError) as error:
-        cause = f"train.accelerator={settings.accelerator} cannot be used here: {' '.join(str(error).split())}"
-        raise RecipeError(cause, "Use train.accelerator=auto, or cpu.") from None
-    if many:
-        fabric.launch()
-    return fabric
 
 
 def fit(
@@ -184,18 +160,11 @@ def fit_phase(
                 for part in optimizer.param_groups:
                     part["lr"] = learning_rate(settings, passed, standing.history)
 
-                outputs = wrapped(x, sample(points, random.Random(seed)))
-                loss = objective(outputs, y) + model.penalty(outputs)
-                value = loss.item()
+                chosen = sample(points, random.Random(seed))
+                outputs, value = training_step(fabric, settings, wrapped, optimizer, objective, (x, y), chosen)
                 if not math.isfinite(value):
                     bad = [str(output.point) for output in outputs if not task.losses(output, y).isfinite().all()]
                     raise broken(bad, f"at epoch {standing.epoch + 1}, step {standing.step + 1}", folder)
-                optimizer.zero_grad()
-                fabric.backward(loss)
-                if settings.clip:
-                    fabric.clip_gradients(wrapped, optimizer, max_norm=settings.clip)
-                optimizer.step()
-
                 standing.tally(outputs, y, value, task, group.name if group else None)
                 progress.step(standing.epoch, value)
                 ended = fabric.broadcast(patience.ended)  # looked at once: a signal from now on ends the next step
@@ -212,24 +181,6 @@ def fit_phase(
     return standing
 
 
-def set_up(fabric: Fabric, settings: Train, model: FlexibleModel) -> tuple[Any, torch.optim.Optimizer]:
-    """Threads, memory format, optimizer and compilation as the resolved recipe says."""
-    torch.set_num_threads(settings.threads)
-    if settings.memory_format == "channels_last":
-        model.to(memory_format=torch.channels_last)
-    learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if not learning:
-        raise RecipeError("nothing in this model may learn.", "Set method.way or method.learn so that something does.")
-    free = {id(parameter) for parameter in model.undecayed()}
-    groups: list[dict[str, Any]] = [{"params": [parameter for parameter in learning if id(parameter) not in free]}]
-    if free:
-        groups.append({"params": [parameter for parameter in learning if id(parameter) in free], "weight_decay": 0.0})
-    wrapped, optimizer = fabric.setup(model, OPTIMIZERS[settings.optimizer](groups, settings))
-    if settings.compile == "on":
-        compile_regions(model)
-    return wrapped, optimizer
-
-
 def batches(fabric: Fabric, recipe: Recipe, data: Dataset, standing: Standing, steps: int) -> Iterator[Any]:
     """What is left of the epoch under way, in its own random order; each process of several gets its share."""
     seed, epoch = recipe.train.seed, standing.epoch
@@ -240,10 +191,8 @@ def batches(fabric: Fabric, recipe: Recipe, data: Dataset, standing: Standing, s
         indices = order[step * size : (step + 1) * size][fabric.global_rank :: fabric.world_size]
         return data.batch(indices, generator(seed, epoch, step))
 
-    for x, y in one_ahead(read, range(standing.step, steps), data.slow):
-        if recipe.train.memory_format == "channels_last" and isinstance(x, Tensor):
-            x = x.contiguous(memory_format=torch.channels_last)
-        yield fabric.to_device((x, y))
+    for batch in one_ahead(read, range(standing.step, steps), data.slow):
+        yield to_step(fabric, recipe.train, batch)
 
 
 def broken(bad: list[str], when: str, folder: Path) -> TrainError:
@@ -289,6 +238,7 @@ def end_epoch(
         "epoch": standing.epoch + 1,
         "step": (standing.epoch + 1) * steps,
         "lr": learning_rate(recipe.train, standing.epoch - standing.start + (steps - 1) / steps, standing.history[:-1]),
+        "precision": recipe.train.precision,  # of the last steps, where a training went on in another
         "seconds": round(standing.seconds, 3),
         "images_per_s": round(progress.rate, 1),
         "loss": standing.joint[0] / standing.joint[1],
