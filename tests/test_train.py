@@ -5,6 +5,7 @@ import math
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -280,8 +281,11 @@ def test_mixed_precision_trains_through_fabric(tmp_path, monkeypatch):
     assert checkpoint.load(folder)(torch.randn(1, 3, 16, 16), FULL).dtype == torch.float32
 
 
-def probed(wanted, seconds):
-    """The settings chosen, and the forms tried, where `seconds(last, bf16)` is the time of a step."""
+def probed(wanted, seconds, factor=lambda: 1.0):
+    """The settings chosen, and the forms tried, where `seconds(last, bf16)` is the time of a step.
+
+    `factor` is what logits are multiplied by: looked at in the precision that is tried.
+    """
     splits = load_data(wanted)
     model = fresh_model(wanted, splits)
     now, tried = [0.0], set()
@@ -291,7 +295,11 @@ def probed(wanted, seconds):
         tried.add(form)
         now[0] += seconds(*form)
 
+    def spoil(module, inputs, outputs):
+        return [replace(output, logits=output.logits * factor()) for output in outputs]
+
     model.register_forward_pre_hook(pass_time)
+    model.register_forward_hook(spoil)
     objective = distill_objective(model.points)
     where = torch.device("cpu")
     chosen = choose(wanted, model, model.points, splits.train, objective, where, quiet=True, clock=lambda: now[0])
@@ -306,6 +314,16 @@ def test_auto_takes_bf16_from_1_15_times_the_speed_on(monkeypatch, caplog, speed
     assert settings.precision == precision
     assert tried == {(False, False), (False, True)}
     assert not caplog.records  # Fabric says nothing of a precision that is only tried
+
+
+def test_a_precision_that_breaks_the_loss_is_not_taken_however_fast_it_is(monkeypatch):
+    monkeypatch.setattr("supple.probe.has_bf16", lambda: True)
+    wanted = recipe(epochs=10, memory_format="channels_first")
+    settings, tried = probed(
+        wanted, lambda _, bf16: 0.1 if bf16 else 0.5, lambda: math.nan if torch.is_autocast_enabled("cpu") else 1.0
+    )
+    assert settings.precision == "fp32"
+    assert tried == {(False, False), (False, True)}
 
 
 def test_bf16_is_measured_in_the_memory_format_that_was_chosen_in_fp32(monkeypatch):

@@ -4,6 +4,7 @@ Threads, precision, memory format, torch.compile: `auto` becomes what this machi
 """
 
 import copy
+import math
 import shutil
 import statistics
 import time
@@ -98,30 +99,35 @@ class Timing:
     ) -> None:
         self.model, self.points, self.objective, self.batch, self.clock = model, points, objective, batch, clock
 
-    def stepper(self, settings: Train) -> Callable[[], float]:
-        """A step on one device, at a rate that leaves the weights about where they are; it returns its seconds."""
+    def stepper(self, settings: Train) -> Callable[[], tuple[float, float]]:
+        """A step on one device, at a rate that leaves the weights about where they are: its seconds, and the loss."""
         settings = _changed(settings, {"lr": 1e-6, "devices": 1, "nodes": 1})
         fabric = make_fabric(settings)
         wrapped, optimizer = set_up(fabric, settings, copy.deepcopy(self.model).train())
         batch = to_step(fabric, settings, self.batch)
 
-        def step() -> float:
+        def step() -> tuple[float, float]:
             start = self.clock()
-            training_step(fabric, settings, wrapped, optimizer, self.objective, batch, self.points)
-            return self.clock() - start
+            _, loss = training_step(fabric, settings, wrapped, optimizer, self.objective, batch, self.points)
+            return self.clock() - start, loss
 
         step()  # warm-up, and compilation
         return step
 
     def step_s(self, settings: Train, rounds: int = 3) -> float:
         step = self.stepper(settings)
-        return statistics.median(step() for _ in range(rounds))
+        return statistics.median(step()[0] for _ in range(rounds))
 
     def ratio(self, one: Train, other: Train, rounds: int = 3) -> float:
-        """The time of a step by some settings over one by others, in interleaved rounds."""
-        steps = self.stepper(one), self.stepper(other)
-        pairs = [[step() for step in steps] for _ in range(rounds)]
-        return statistics.median(pair[0] for pair in pairs) / statistics.median(pair[1] for pair in pairs)
+        """The time of a step by some settings over one by others, in interleaved rounds.
+
+        Infinite where the first make the loss something other than a finite number.
+        """
+        with_it, without = self.stepper(one), self.stepper(other)
+        pairs = [(with_it(), without()[0]) for _ in range(rounds)]
+        if not all(math.isfinite(loss) for (_, loss), _ in pairs):
+            return math.inf
+        return statistics.median(took for (took, _), _ in pairs) / statistics.median(took for _, took in pairs)
 
 
 def settle_precision(recipe: Recipe, quiet: bool = False) -> Recipe:

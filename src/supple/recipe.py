@@ -84,9 +84,7 @@ class Train(BaseModel):
     cache_features: str | None = None  # classifier_wise: a folder to keep what the branches read in, computed once
     cache_augmented: bool = False  # cache_features although images are augmented: they are then taken as they are
     settle: tuple[str, ...] = ()  # further points to settle after training, such as width=0.35
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = (
-        "auto"  # auto: bf16 on a GPU, or where a probe of the CPU shows 1.15x
-    )
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"  # auto: bf16 on a GPU; on a CPU where 1.15x as fast
     precision_chosen: bool = False  # written down at the first start: whether auto chose the precision
     memory_format: Literal["auto", "channels_first", "channels_last"] = "auto"
     compile: Literal["auto", "on", "off"] = "auto"  # torch.compile where a probe shows that it pays
