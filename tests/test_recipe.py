@@ -157,6 +157,11 @@ def test_a_pocket_twin_differs_in_no_loss_setting_and_keeps_points_and_classes(
     assert small.data.limit is not None
 
 
+@pytest.mark.parametrize("name", [name for name in FILES if name.startswith("pocket/")])
+def test_pocket_recipes_that_are_compared_train_in_the_same_precision_everywhere(name):
+    assert recipe_at(name).train.precision == "fp32"
+
+
 @pytest.mark.parametrize("place", [published, twin])
 @pytest.mark.parametrize(("net", "data"), [(net, data) for net in NETS for data in SETS])
 def test_the_four_objectives_differ_only_in_who_teaches(place: Any, net: str, data: str) -> None:
