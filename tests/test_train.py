@@ -18,7 +18,7 @@ from supple import checkpoint, files
 from supple.assemble import fresh_model, load_data
 from supple.cli import main
 from supple.errors import CheckpointError, RecipeError
-from supple.interrupt import Interrupted, Patience
+from supple.interrupt import GracefulInterrupt, Interrupted
 from supple.losses import distill_objective
 from supple.point import FULL, Point
 from supple.probe import choose, pick_precision
@@ -59,7 +59,7 @@ def metrics(folder: Path) -> list[dict]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-class Stopper(Patience):
+class Stopper(GracefulInterrupt):
     """As if Ctrl-C came during the n-th step."""
 
     def __init__(self, at: int) -> None:
@@ -76,7 +76,7 @@ class Stopper(Patience):
 
 def interrupted(monkeypatch, folder: Path, step: int, **settings) -> None:
     with monkeypatch.context() as patch, pytest.raises(Interrupted):
-        patch.setattr(supple.train, "Patience", lambda: Stopper(step))
+        patch.setattr(supple.train, "GracefulInterrupt", lambda: Stopper(step))
         train(recipe(**settings), folder, resume=True, quiet=True)
 
 
@@ -210,16 +210,40 @@ def test_slim_trains_with_the_sandwich_rule_and_settles_a_further_width(tmp_path
 @pytest.mark.parametrize(
     "settings",
     [
-        {"optimizer": "adamw", "schedule": "exponential", "gamma": 0.9},
-        {"clip": 0.1, "memory_format": "channels_last", "nesterov": True, "warmup": 1},
-        {"sample": "one", "schedule": "step", "milestones": [1]},
+        {"optimizer": "adamw", "schedule": {"name": "exponential", "gamma": 0.9}},
+        {"clip": 0.1, "memory_format": "channels_last", "optimizer": {"nesterov": True}, "warmup": 1},
+        {"sample": "one", "schedule": {"name": "step", "milestones": [1]}},
         {"sample": "full", "schedule": "constant", "select": "loss"},
     ],
     ids=lambda settings: "-".join(settings),
 )
-def test_every_setting_trains(tmp_path, settings):
-    folder = train(recipe(epochs=1, **settings), tmp_path / "run", quiet=True)
-    assert checkpoint.load(folder).ladder.rows[-1].score is not None
+def test_every_setting_trains_all_points_and_can_be_loaded(tmp_path, settings):
+    folder = train(recipe(epochs=2, **settings), tmp_path / "run", quiet=True)
+    first, last = metrics(folder)
+    assert last["loss"] < first["loss"] or settings.get("sample") == "one"  # of another point in each step
+    model = checkpoint.load(folder)
+    assert [row.point for row in model.ladder] == ["exit=1", "exit=2", "full"]
+    assert all(0 <= row.score <= 1 and row.n == 64 for row in model.ladder)
+
+
+def test_the_rate_follows_the_schedule_of_the_recipe(tmp_path):
+    schedule = {"name": "step", "milestones": [1, 2], "gamma": 0.5}
+    folder = train(recipe(epochs=3, lr=0.04, schedule=schedule), tmp_path / "run", quiet=True)
+    assert [line["lr"] for line in metrics(folder)] == pytest.approx([0.04, 0.02, 0.01])
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"schedule": {"name": "one_cycle", "total_steps": 3}}, "This training has 16 steps"),
+        ({"optimizer": {"name": "adam", "betas": [0.9, 2]}}, "Invalid beta parameter"),
+    ],
+    ids=["schedule", "optimizer"],
+)
+def test_what_optimizer_or_schedule_refuse_is_refused_before_anything_is_written(tmp_path, settings, said):
+    with pytest.raises(RecipeError, match=said):
+        train(recipe(**settings), tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_kept_epoch_is_the_best_one_by_the_chosen_rule(tmp_path):
@@ -247,7 +271,7 @@ def test_without_a_terminal_there_is_one_line_per_epoch(tmp_path, capsys):
     train(recipe(epochs=2), tmp_path / "run")
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("epoch")]
     assert len(lines) == 2
-    assert re.search(r"epoch 2/2  loss .* full .* images/s  left", lines[1])
+    assert re.search(r"epoch 2/2  loss .* full .* images/s  ETA", lines[1])
 
 
 def test_mixed_precision_is_refused_where_the_machine_has_none(monkeypatch):
@@ -406,7 +430,7 @@ def test_a_step_whose_loss_is_no_number_changes_no_weights(clip):
 
 
 def test_a_step_learns_from_the_penalty_too():
-    wanted = recipe(optimizer="sgd", lr=0.5, momentum=0.0, weight_decay=0.0, precision="fp32")
+    wanted = recipe(optimizer={"name": "sgd", "momentum": 0.0}, lr=0.5, weight_decay=0.0, precision="fp32")
     model = fresh_model(wanted, load_data(wanted)).train()
     weight = next(model.parameters())
     model.penalty = lambda outputs: (weight * torch.ones_like(weight)).sum()  # its gradient is 1

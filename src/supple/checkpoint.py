@@ -20,7 +20,7 @@ from supple.point import Point
 from supple.policies import Confident
 from supple.recipe import Recipe, make_recipe
 
-FORMAT = 1
+FORMAT = 2
 WEIGHTS, MANIFEST, LADDER, POLICY = "model.safetensors", "manifest.json", "ladder.json", "policy.json"
 METRICS, RECIPE, STATE = "metrics.jsonl", "recipe.yaml", "state"
 
@@ -41,13 +41,15 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing.", _what_a_run_is(path.parent)) from None
     except (OSError, SafetensorError) as error:
-        cure = "It is truncated, or no safetensors file (pickled checkpoints are never opened). Restore or train again."
+        cure = (
+            "It is truncated, or not a safetensors file (pickled checkpoints are never opened). Restore or train again."
+        )
         raise CheckpointError(f"{path} cannot be read: {error}.", cure) from None
 
 
 def _what_a_run_is(folder: Path) -> str:
     if (folder / STATE).is_dir():
-        return f"This training has not finished. Go on with it: supple train {folder} --resume."
+        return f"This training has not finished. Resume it: supple train {folder} --resume."
     return "A run is the folder that supple train writes."
 
 
@@ -137,7 +139,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         or not isinstance(manifest.get("files"), dict)
     ):
         found = manifest.get("format") if isinstance(manifest, dict) else None
-        cure = f"This supple reads format {FORMAT}; another version wrote this, or the file was altered."
+        cure = f"This supple reads format {FORMAT}; another version wrote this, or the file was altered. Train again."
         raise CheckpointError(f"{folder / MANIFEST} has format {found!r}.", cure)
     return manifest
 
@@ -172,7 +174,7 @@ def load_policy(folder: Path, model: FlexibleModel) -> Confident | None:
         if document.get("weights") != read_json(folder / MANIFEST)["files"].get(WEIGHTS):
             return None
         if model.order(policy.points) != list(policy.points):
-            raise CheckpointError("this is no policy (its points are out of order).")
+            raise CheckpointError("this is not a valid policy (its points are out of order).")
     except (CheckpointError, PointError) as error:
         cause = error.cause if str(folder) in error.cause else f"{folder / POLICY}: {error.cause}"
         raise CheckpointError(cause, cure) from None

@@ -46,7 +46,7 @@ def teacher_matrix(rows: Sequence[Sequence[float]], n: int) -> Tensor:
     teachers = torch.tensor(rows, dtype=torch.float32)
     sums = teachers.sum(1)
     if (teachers < 0).any() or teachers.diagonal().any() or not (((sums - 1).abs() < 1e-4) | (sums == 0)).all():
-        raise RecipeError(f"loss.teachers {teachers.tolist()} is no teacher matrix.", cure)
+        raise RecipeError(f"loss.teachers {teachers.tolist()} is not a valid teacher matrix.", cure)
     return teachers
 
 

@@ -1,4 +1,4 @@
-"""Progress for people: a bar with rate and time left on a terminal, one line per epoch elsewhere. All on stderr."""
+"""Progress for people: a bar with rate and ETA on a terminal, one line per epoch elsewhere. All on stderr."""
 
 import sys
 import time
@@ -40,7 +40,7 @@ class Progress:
             from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
             from rich.progress import Progress as Bar
 
-            rate = TextColumn("{task.fields[rate]}, left")
+            rate = TextColumn("{task.fields[rate]}, ETA")
             text = TextColumn("{task.description}")
             self.bar = Bar(text, BarColumn(), rate, TimeRemainingColumn(), console=Console(stderr=True))
             self.task = self.bar.add_task("", total=epochs * steps, completed=done, rate="")
@@ -75,8 +75,8 @@ class Progress:
         left = (self.epochs * self.steps - self.done) * self.per_step / max(1e-9, self.rate)
         scale, unit = (100, " %") if scores[0].metric in SHARES else (1, "")
         values = "  ".join(f"{score.name} {scale * score.score:.1f}" for score in scores)
-        line = f"epoch {epoch + 1}/{self.epochs}  loss {loss:.3f}  held-out {scores[0].metric}{unit}: {values}"
-        line += f"  {self.pace}  left {duration(left)}{'  (best so far)' if best else ''}"
+        line = f"epoch {epoch + 1}/{self.epochs}  loss {loss:.3f}  validation {scores[0].metric}{unit}: {values}"
+        line += f"  {self.pace}  ETA {duration(left)}{'  (best so far)' if best else ''}"
         if self.bar:
             self.bar.console.print(line, highlight=False)
         else:

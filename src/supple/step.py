@@ -3,7 +3,7 @@
 import logging
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,14 +13,10 @@ from torch import Tensor
 from supple.errors import RecipeError
 from supple.losses import Objective
 from supple.model import FlexibleModel, Output
+from supple.optim import build_optimizer
 from supple.point import Point
 from supple.recipe import Train
 
-OPTIMIZERS: dict[str, Callable[[Any, Train], torch.optim.Optimizer]] = {
-    "sgd": lambda p, t: torch.optim.SGD(p, t.lr, t.momentum, nesterov=t.nesterov, weight_decay=t.weight_decay),
-    "adam": lambda p, t: torch.optim.Adam(p, t.lr, t.betas, t.eps, weight_decay=t.weight_decay),
-    "adamw": lambda p, t: torch.optim.AdamW(p, t.lr, t.betas, t.eps, weight_decay=t.weight_decay),
-}
 # What Fabric calls each precision; one that a measurement is yet to choose is fp32 until then.
 PRECISIONS: dict[str, Any] = {"auto": "32-true", "fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 
@@ -62,7 +58,7 @@ def set_up(fabric: Fabric, settings: Train, model: FlexibleModel) -> tuple[Any, 
     groups: list[dict[str, Any]] = [{"params": [parameter for parameter in learning if id(parameter) not in free]}]
     if free:
         groups.append({"params": [parameter for parameter in learning if id(parameter) in free], "weight_decay": 0.0})
-    wrapped, optimizer = fabric.setup(model, OPTIMIZERS[settings.optimizer](groups, settings))
+    wrapped, optimizer = fabric.setup(model, build_optimizer(groups, settings))
     if settings.compile == "on":
         compile_regions(model)
     return wrapped, optimizer

@@ -24,18 +24,19 @@ from supple.data.images import one_ahead
 from supple.errors import TrainError
 from supple.evaluate import Dataset, evaluate, evaluate_group, mean_loss, mean_score
 from supple.features import cached
-from supple.finish import finish, settled_points
+from supple.finish import finalize, settled_points
 from supple.initial import initialise
-from supple.interrupt import Interrupted, Patience
+from supple.interrupt import GracefulInterrupt, Interrupted
 from supple.losses import Objective, make_objective
 from supple.model import FlexibleModel
+from supple.optim import set_rates
 from supple.point import FULL, Group, Point
 from supple.probe import choose, settle_precision
 from supple.progress import Progress
 from supple.recipe import Recipe
 from supple.sampling import SAMPLERS, from_group, generator, seed_of
-from supple.schedule import learning_rate, should_stop
-from supple.standing import BEST, Standing, add_metrics, begin, claim, newest_state, restore, save, weights
+from supple.schedule import make_schedule, should_stop
+from supple.standing import BEST, TrainState, add_metrics, begin, claim, newest_state, restore, save, weights
 from supple.step import make_fabric, set_up, to_step, training_step
 from supple.tasks import TASKS
 from supple.text import say, some
@@ -50,7 +51,7 @@ def train(recipe: Recipe | None, folder: str | Path, *, resume: bool = False, qu
         started = begin(folder, recipe, resume or not is_main())
         if started is None:
             if not quiet:
-                say(f"{folder} has finished; there is nothing to go on with.")
+                say(f"{folder} has finished; there is nothing to resume.")
             return folder
         started = settle_precision(started, quiet or not is_main())
         fabric = make_fabric(started.train)
@@ -61,8 +62,11 @@ def train(recipe: Recipe | None, folder: str | Path, *, resume: bool = False, qu
             initialise(model, started, quiet)
         copy.deepcopy(model).admit(settled_points(started))  # refuse now what could not be settled at the end
         objective = make_objective(started.loss, model.points, model.task)
+        make_schedule(
+            started.train, steps_of(started, splits.train, fabric)
+        )  # refused now, not once it is written down
         if not quiet:
-            steps = len(splits.train) // started.data.batch_size or 1
+            steps = steps_of(started, splits.train, fabric)
             say(f"{started.data.name}: {splits}; {some(steps, 'step')} per epoch")
             for warning in costly_branches(profile(model)):
                 say(warning)
@@ -77,11 +81,16 @@ def train(recipe: Recipe | None, folder: str | Path, *, resume: bool = False, qu
             started = chosen
             files.write(folder / checkpoint.RECIPE, started.to_yaml())
         started = fabric.broadcast(started)
-        standing = fit(fabric, started, folder, model, data, objective, quiet)
+        state = fit(fabric, started, folder, model, data, objective, quiet)
         if fabric.is_global_zero:
-            finish(started, folder, splits, standing, quiet)
+            finalize(started, folder, splits, state, quiet)
         fabric.barrier()
     return folder
+
+
+def steps_of(recipe: Recipe, data: Dataset, fabric: Fabric) -> int:
+    """Steps of an epoch; what is left over waits for the next."""
+    return max(1, len(data) // (recipe.data.batch_size * fabric.world_size))
 
 
 def is_main() -> bool:
@@ -97,19 +106,19 @@ def fit(
     data: tuple[Dataset, Dataset],
     objective: Objective,
     quiet: bool,
-) -> Standing:
+) -> TrainState:
     """All phases of a training (mostly there is one): from the newest state in the folder, if any, to the last."""
     while True:
         found = newest_state(folder)
         points = trained_points(recipe, model, found[0].get("phase", 0) if found else 0)
-        standing = fit_phase(fabric, recipe, folder, model, points, data, objective, quiet)
-        if standing.phase + 1 == model.phases():
-            return standing
+        state = fit_phase(fabric, recipe, folder, model, points, data, objective, quiet)
+        if state.phase + 1 == model.phases():
+            return state
         checkpoint.fill(model, checkpoint.read_tensors(folder / BEST), folder / BEST)
-        standing.next_phase()
+        state.next_phase()
         if not quiet:
-            say(f"phase {standing.phase + 1} of {model.phases()}")
-        save(fabric, folder, model, None, standing)
+            say(f"phase {state.phase + 1} of {model.phases()}")
+        save(fabric, folder, model, None, state)
         fabric.barrier()
 
 
@@ -134,56 +143,52 @@ def fit_phase(
     data: tuple[Dataset, Dataset],
     objective: Objective,
     quiet: bool,
-) -> Standing:
+) -> TrainState:
     """The epochs of one phase."""
     settings, group, task = recipe.train, model.groups.get(recipe.train.sample), TASKS[model.task]
     sample = SAMPLERS[settings.sample] if group is None else from_group(group)
     wrapped, optimizer = set_up(fabric, settings, model)
-    standing = restore(fabric, folder, model, optimizer)
-    batch = recipe.data.batch_size * fabric.world_size
-    steps = max(1, len(data[0]) // batch)
-    done = (standing.epoch - standing.start) * steps + standing.step
+    state = restore(fabric, folder, model, optimizer)
+    batch, steps = recipe.data.batch_size * fabric.world_size, steps_of(recipe, data[0], fabric)
+    done = (state.epoch - state.start) * steps + state.step
+    factor = make_schedule(settings, steps)
     saved = time.monotonic()
     with (
-        Patience() as patience,
+        GracefulInterrupt() as interrupt,
         Progress(settings.epochs, steps, batch, done, quiet, model.preprocess.kind) as progress,
     ):
-        while standing.epoch - standing.start < settings.epochs and not should_stop(
-            standing.history, settings.early_stop
-        ):
+        while state.epoch - state.start < settings.epochs and not should_stop(state.history, settings.early_stop):
             model.train()
             began = time.monotonic()
-            for x, y in batches(fabric, recipe, data[0], standing, steps):
-                seed = seed_of(settings.seed, standing.epoch, standing.step)
+            for x, y in batches(fabric, recipe, data[0], state, steps):
+                seed = seed_of(settings.seed, state.epoch, state.step)
                 torch.manual_seed(seed)  # dropout and the like
-                passed = standing.epoch - standing.start + standing.step / steps
-                for part in optimizer.param_groups:
-                    part["lr"] = learning_rate(settings, passed, standing.history)
-
+                set_rates(optimizer, factor(state.epoch - state.start + state.step / steps, state.history))
                 chosen = sample(points, random.Random(seed))
                 outputs, value = training_step(fabric, settings, wrapped, optimizer, objective, (x, y), chosen)
                 if not math.isfinite(value):
                     bad = [str(output.point) for output in outputs if not task.losses(output, y).isfinite().all()]
-                    raise broken(bad, f"at epoch {standing.epoch + 1}, step {standing.step + 1}", folder)
-                standing.tally(outputs, y, value, task, group.name if group else None)
-                progress.step(standing.epoch, value)
-                ended = fabric.broadcast(patience.ended)  # looked at once: a signal from now on ends the next step
+                    raise broken(bad, f"at epoch {state.epoch + 1}, step {state.step + 1}", folder)
+                state.tally(outputs, y, value, task, group.name if group else None)
+                progress.step(state.epoch, value)
+                ended = fabric.broadcast(interrupt.ended)  # looked at once: a signal from now on ends the next step
                 if ended or time.monotonic() - saved > settings.save_every_s:
-                    standing.seconds += time.monotonic() - began
-                    save(fabric, folder, model, optimizer, standing)
+                    state.seconds += time.monotonic() - began
+                    save(fabric, folder, model, optimizer, state)
                     saved = began = time.monotonic()
                 if ended:
                     raise Interrupted(folder)
-            standing.seconds += time.monotonic() - began
-            end_epoch(fabric, recipe, folder, model, group or points, data[1], standing, progress, steps)
-            save(fabric, folder, model, optimizer, standing)
+            state.seconds += time.monotonic() - began
+            rate = optimizer.param_groups[0]["lr"]  # of the last step
+            end_epoch(fabric, recipe, folder, model, group or points, data[1], state, progress, steps, rate)
+            save(fabric, folder, model, optimizer, state)
             saved = time.monotonic()
-    return standing
+    return state
 
 
-def batches(fabric: Fabric, recipe: Recipe, data: Dataset, standing: Standing, steps: int) -> Iterator[Any]:
+def batches(fabric: Fabric, recipe: Recipe, data: Dataset, state: TrainState, steps: int) -> Iterator[Any]:
     """What is left of the epoch under way, in its own random order; each process of several gets its share."""
-    seed, epoch = recipe.train.seed, standing.epoch
+    seed, epoch = recipe.train.seed, state.epoch
     order = torch.randperm(len(data), generator=generator(seed, epoch))
     size = recipe.data.batch_size * fabric.world_size
 
@@ -191,12 +196,12 @@ def batches(fabric: Fabric, recipe: Recipe, data: Dataset, standing: Standing, s
         indices = order[step * size : (step + 1) * size][fabric.global_rank :: fabric.world_size]
         return data.batch(indices, generator(seed, epoch, step))
 
-    for batch in one_ahead(read, range(standing.step, steps), data.slow):
+    for batch in one_ahead(read, range(state.step, steps), data.slow):
         yield to_step(fabric, recipe.train, batch)
 
 
 def broken(bad: list[str], when: str, folder: Path) -> TrainError:
-    """Says which point's loss is no number; the last good state stays."""
+    """Says which point's loss is not a number; the last good state stays."""
     state = "The last good state is kept" if newest_state(folder) else "No state was saved yet"
     who = f"point {', '.join(bad)}" if bad else "in the distillation or the penalty"
     return TrainError(
@@ -211,10 +216,11 @@ def end_epoch(
     folder: Path,
     model: FlexibleModel,
     points: Sequence[Point] | Group,
-    held_out: Dataset,
-    standing: Standing,
+    val: Dataset,
+    state: TrainState,
     progress: Progress,
     steps: int,
+    lr: float,
 ) -> None:
     """Validates, keeps the weights if they are the best so far, and writes a line of metrics."""
     how: dict[str, Any] = {
@@ -223,39 +229,39 @@ def end_epoch(
     }
     with torch.compiler.set_stance("force_eager"):
         if isinstance(points, Group):  # the same of its points after every epoch
-            scores = [evaluate_group(model, held_out, points, VALIDATED, recipe.train.seed, **how)]
+            scores = [evaluate_group(model, val, points, VALIDATED, recipe.train.seed, **how)]
         else:
-            scores = evaluate(model, held_out, points, **how)
+            scores = evaluate(model, val, points, **how)
     bad = [score.name for score in scores if not math.isfinite(score.loss)]
     if bad:
-        raise broken(bad, f"after epoch {standing.epoch + 1}, on the held-out images", folder)
+        raise broken(bad, f"after epoch {state.epoch + 1}, on the validation data", folder)
     merit = [mean_score(scores), -mean_loss(scores)]  # the second decides a tie
     if recipe.train.select == "loss":
         merit.reverse()
-    best = standing.best is None or merit > standing.best
-    standing.history.append(fabric.broadcast(mean_loss(scores)))
+    best = state.best is None or merit > state.best
+    state.history.append(fabric.broadcast(mean_loss(scores)))
     line: dict[str, Any] = {
-        "epoch": standing.epoch + 1,
-        "step": (standing.epoch + 1) * steps,
-        "lr": learning_rate(recipe.train, standing.epoch - standing.start + (steps - 1) / steps, standing.history[:-1]),
+        "epoch": state.epoch + 1,
+        "step": (state.epoch + 1) * steps,
+        "lr": lr,
         "precision": recipe.train.precision,  # of the last steps, where a training went on in another
-        "seconds": round(standing.seconds, 3),
+        "seconds": round(state.seconds, 3),
         "images_per_s": round(progress.rate, 1),
-        "loss": standing.joint[0] / standing.joint[1],
+        "loss": state.joint[0] / state.joint[1],
         "metric": scores[0].metric,
         "higher_is_better": scores[0].higher_is_better,
-        "train": {point: _mean(sums) for point, sums in standing.sums.items()},
+        "train": {point: _mean(sums) for point, sums in state.sums.items()},
         "val": {score.name: {"loss": score.loss, "score": score.score} for score in scores},
         "selected": best,
     }
     if best:
-        standing.best, standing.best_epoch = merit, standing.epoch + 1
+        state.best, state.best_epoch = merit, state.epoch + 1
     if fabric.is_global_zero:
         if best:
             files.write(folder / BEST, weights(model))
         add_metrics(folder, line)
-    progress.epoch(standing.epoch, line["loss"], scores, best)
-    standing.next_epoch()
+    progress.epoch(state.epoch, line["loss"], scores, best)
+    state.next_epoch()
 
 
 def _mean(sums: list[float]) -> dict[str, float]:

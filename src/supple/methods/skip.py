@@ -37,7 +37,7 @@ class Skip(FlexibleModel):
     constant size, told the mean score so far and the depth; `inputs: dense` lets layers read weighted means (WSDC).
     """
 
-    settles_on = "held-out"
+    settles_on = "validation"
 
     def __init__(
         self,
