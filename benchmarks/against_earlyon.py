@@ -17,16 +17,16 @@ import warnings
 import timm
 import torch
 import torchvision
+from supple.early import run_policy, stopping_at
+from supple.policies import sure_above
 from torch import Tensor, nn
 from torch.testing import assert_close
 
 import supple
 from supple.cost import count_macs, profile
-from supple.early import run_policy, stopping_at
 from supple.machine import machine
 from supple.methods.exits import Exits
 from supple.point import FULL, Point
-from supple.policies import sure_above
 from supple.runtime.clock import interleave
 
 SHAPE = (3, 224, 224)

@@ -11,17 +11,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+from supple.judge import Half, judge
+from supple.stopping import Aim, fit
 from torch import Tensor, nn
 from torch.testing import assert_close
 
 import supple
 from supple.cost import profile
-from supple.judge import Half, judge
 from supple.machine import machine
 from supple.methods.exits import Exits
 from supple.point import FULL, Point
 from supple.runtime.clock import interleave
-from supple.stopping import Aim, fit
 
 Piece = Callable[[Tensor], Tensor]
 

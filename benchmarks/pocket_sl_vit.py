@@ -17,12 +17,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
+from supple.policies import random_budgets
 
 from spread import interval, spread
 from supple.assemble import data_of
 from supple.checkpoint import load
 from supple.cost import profile
-from supple.policies import random_budgets
 
 HOME = Path("runs/pocket/sl_vit")
 ARMS = {

@@ -24,10 +24,10 @@ from supple.losses import distill_objective
 from supple.machine import machine
 from supple.methods import build
 from supple.point import FULL
-from supple.probe import compile_regions
 from supple.recipe import load_recipe
 from supple.runtime.clock import interleave
-from supple.train import fit, make_fabric
+from supple.step import compile_regions, make_fabric
+from supple.train import fit
 
 BATCH = 64
 

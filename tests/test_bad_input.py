@@ -24,7 +24,7 @@ from supple import Point, load
 from supple.assemble import fresh_model
 from supple.errors import CheckpointError, RecipeError, SuppleError
 from supple.files import sha256
-from supple.schedule import learning_rate
+from supple.schedule import make_schedule
 from supple.standing import claim, newest_state
 from supple.train import train
 from tiny import tiny_document, tiny_recipe
@@ -62,7 +62,7 @@ def no_temporary_file(folder: Path) -> bool:
         ("loss.teachers=largst", ("loss.teachers is 'largst'", "largest")),
         ("data.name=cifar11", ('data.name "cifar11" is unknown', 'Did you mean "cifar10"?')),
         ("train.sample=sandwitch", ('train.sample "sandwitch" is unknown', 'Did you mean "sandwich"?')),
-        ("train.optimizer=sdg", ("train.optimizer is 'sdg'", "'sgd'")),
+        ("train.optimizer=sdg", ('train.optimizer "sdg" is unknown', 'Did you mean "sgd"?')),
         ("train.epochs=-3", ("train.epochs is -3", "greater than or equal to 1")),
         ("train.epochs=many", ("train.epochs is 'many'", "integer")),
         ("train.lr=.nan", ("train.lr is nan", "finite")),
@@ -392,12 +392,13 @@ def test_a_finished_run_is_neither_trained_over_nor_changed(command, exits_yaml,
 def stopped(command: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, exits_yaml: Path) -> Path:
     """A training of `exits_yaml` whose loss broke in its second epoch."""
 
-    def explode(settings: Any, progress: float, history: Any) -> float:
-        return learning_rate(settings, progress, history) if progress < 1 else 1e30
+    def explode(*facts: Any) -> Any:
+        usual = make_schedule(*facts)
+        return lambda progress, history: usual(progress, history) if progress < 1 else 1e30
 
     folder = tmp_path / "stopped"
     with monkeypatch.context() as patch:
-        patch.setattr(supple.train, "learning_rate", explode)
+        patch.setattr(supple.train, "make_schedule", explode)
         command("train", exits_yaml, "--out", folder, "--json").refused(
             1, "epoch 2, step 2", "point exit=1, exit=2, full", "The last good state is kept", str(folder), "train.lr"
         )
@@ -436,7 +437,9 @@ def test_weights_broken_by_the_last_step_of_an_epoch_are_not_kept(command, tmp_p
     command("evaluate", out).refused(2, MANIFEST)
 
 
-@pytest.mark.parametrize("change", ["train.epochs=3", "train.lr=0.2", "train.momentum=0", "train.seed=1", "loss.lam=0"])
+@pytest.mark.parametrize(
+    "change", ["train.epochs=3", "train.lr=0.2", "train.optimizer=adam", "train.seed=1", "loss.lam=0"]
+)
 def test_a_training_is_not_resumed_with_another_recipe(command, stopped, exits_yaml, change):
     before = contents(stopped)
     said = command("train", exits_yaml, change, "--out", stopped, "--resume")

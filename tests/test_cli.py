@@ -208,7 +208,7 @@ def test_ctrl_c_saves_and_exits_with_130_and_resume_ends_as_if_never_stopped(
         patch.setattr(Progress, "step", interrupted)
         said = command("train", exits_yaml, "--out", tmp_path / "run", "--json")
     assert (said.status, said.out) == (130, "")
-    assert said.err.splitlines()[-1] == f"Go on with it: supple train {tmp_path / 'run'} --resume."
+    assert said.err.splitlines()[-1] == f"Resume it: supple train {tmp_path / 'run'} --resume."
     command("evaluate", tmp_path / "run").refused(2, "manifest.json", "has not finished", "--resume")
     assert command("train", tmp_path / "run", "--resume", "--json").json["run"] == str(tmp_path / "run")
     assert (tmp_path / "run/model.safetensors").read_bytes() == (exits_run / "model.safetensors").read_bytes()

@@ -16,7 +16,7 @@ from supple.errors import RecipeError
 from supple.methods import build
 from supple.methods.prune import Prune, Scored, folded
 from supple.pruning import Plan, prune
-from supple.train import set_up
+from supple.step import set_up
 from tiny_transformers import INPUT, NETWORKS, PATHS, SHAPES, drop, images, network_of, recipe_of, searched
 
 EQUAL = {"atol": 1e-10, "rtol": 1e-10}

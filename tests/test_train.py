@@ -1,9 +1,12 @@
 """The training loop: what it learns, what it writes down, and that interruptions leave no trace."""
 
 import json
+import math
 import re
 import subprocess
 import sys
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,15 +15,17 @@ import yaml
 
 import supple.train
 from supple import checkpoint, files
+from supple.assemble import fresh_model, load_data
 from supple.cli import main
 from supple.errors import CheckpointError, RecipeError
-from supple.interrupt import Interrupted, Patience
-from supple.machine import has_bf16
+from supple.interrupt import GracefulInterrupt, Interrupted
+from supple.losses import distill_objective
 from supple.point import FULL, Point
 from supple.probe import choose, pick_precision
 from supple.recipe import make_recipe
 from supple.standing import newest_state
-from supple.train import make_fabric, train
+from supple.step import make_fabric, set_up, training_step
+from supple.train import train
 
 EXITS = {
     "backbone": {
@@ -54,7 +59,7 @@ def metrics(folder: Path) -> list[dict]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-class Stopper(Patience):
+class Stopper(GracefulInterrupt):
     """As if Ctrl-C came during the n-th step."""
 
     def __init__(self, at: int) -> None:
@@ -71,7 +76,7 @@ class Stopper(Patience):
 
 def interrupted(monkeypatch, folder: Path, step: int, **settings) -> None:
     with monkeypatch.context() as patch, pytest.raises(Interrupted):
-        patch.setattr(supple.train, "Patience", lambda: Stopper(step))
+        patch.setattr(supple.train, "GracefulInterrupt", lambda: Stopper(step))
         train(recipe(**settings), folder, resume=True, quiet=True)
 
 
@@ -205,16 +210,40 @@ def test_slim_trains_with_the_sandwich_rule_and_settles_a_further_width(tmp_path
 @pytest.mark.parametrize(
     "settings",
     [
-        {"optimizer": "adamw", "schedule": "exponential", "gamma": 0.9},
-        {"clip": 0.1, "memory_format": "channels_last", "nesterov": True, "warmup": 1},
-        {"sample": "one", "schedule": "step", "milestones": [1]},
+        {"optimizer": "adamw", "schedule": {"name": "exponential", "gamma": 0.9}},
+        {"clip": 0.1, "memory_format": "channels_last", "optimizer": {"nesterov": True}, "warmup": 1},
+        {"sample": "one", "schedule": {"name": "step", "milestones": [1]}},
         {"sample": "full", "schedule": "constant", "select": "loss"},
     ],
     ids=lambda settings: "-".join(settings),
 )
-def test_every_setting_trains(tmp_path, settings):
-    folder = train(recipe(epochs=1, **settings), tmp_path / "run", quiet=True)
-    assert checkpoint.load(folder).ladder.rows[-1].score is not None
+def test_every_setting_trains_all_points_and_can_be_loaded(tmp_path, settings):
+    folder = train(recipe(epochs=2, **settings), tmp_path / "run", quiet=True)
+    first, last = metrics(folder)
+    assert last["loss"] < first["loss"] or settings.get("sample") == "one"  # of another point in each step
+    model = checkpoint.load(folder)
+    assert [row.point for row in model.ladder] == ["exit=1", "exit=2", "full"]
+    assert all(0 <= row.score <= 1 and row.n == 64 for row in model.ladder)
+
+
+def test_the_rate_follows_the_schedule_of_the_recipe(tmp_path):
+    schedule = {"name": "step", "milestones": [1, 2], "gamma": 0.5}
+    folder = train(recipe(epochs=3, lr=0.04, schedule=schedule), tmp_path / "run", quiet=True)
+    assert [line["lr"] for line in metrics(folder)] == pytest.approx([0.04, 0.02, 0.01])
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"schedule": {"name": "one_cycle", "total_steps": 3}}, "This training has 16 steps"),
+        ({"optimizer": {"name": "adam", "betas": [0.9, 2]}}, "Invalid beta parameter"),
+    ],
+    ids=["schedule", "optimizer"],
+)
+def test_what_optimizer_or_schedule_refuse_is_refused_before_anything_is_written(tmp_path, settings, said):
+    with pytest.raises(RecipeError, match=said):
+        train(recipe(**settings), tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_kept_epoch_is_the_best_one_by_the_chosen_rule(tmp_path):
@@ -245,20 +274,28 @@ def test_without_a_terminal_there_is_one_line_per_epoch(tmp_path, capsys):
     assert re.search(r"epoch 2/2  loss .* full .* images/s  ETA", lines[1])
 
 
-def test_mixed_precision_is_refused_where_the_machine_has_none():
-    assert pick_precision("auto", "cpu") == "fp32"
-    with pytest.raises(RecipeError, match="fp16"):
-        pick_precision("fp16", "cpu")
-    if not has_bf16():
-        with pytest.raises(RecipeError, match="no bf16 arithmetic"):
-            pick_precision("bf16", "cpu")
+def test_mixed_precision_is_refused_where_the_machine_has_none(monkeypatch):
+    monkeypatch.setattr("supple.probe.has_bf16", lambda: False)
+    assert pick_precision(recipe(accelerator="cpu").train) == "fp32"
+    for asked in ("fp16", "bf16"):
+        with pytest.raises(RecipeError, match=f"no {asked} arithmetic"):
+            pick_precision(recipe(precision=asked, accelerator="cpu").train)
+
+
+def test_on_a_cpu_with_bf16_auto_is_left_to_a_measurement_unless_several_processes_must_agree(monkeypatch):
+    monkeypatch.setattr("supple.probe.has_bf16", lambda: True)
+    assert pick_precision(recipe(accelerator="cpu").train) == "auto"
+    assert pick_precision(recipe(accelerator="cpu", devices=2).train) == "fp32"
+    assert pick_precision(recipe(accelerator="cpu", nodes=2).train) == "fp32"
 
 
 def test_auto_takes_bf16_on_a_gpu_that_has_it_before_anything_is_set_up(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
-    assert pick_precision("auto", "auto") == "bf16"
-    assert pick_precision("auto", "cpu") == "fp32"
+    monkeypatch.setattr("supple.probe.has_bf16", lambda: False)
+    assert pick_precision(recipe().train) == "bf16"
+    assert pick_precision(recipe(devices=2).train) == "bf16"
+    assert pick_precision(recipe(accelerator="cpu").train) == "fp32"
     assert make_fabric(recipe(precision="fp32", accelerator="cpu").train).device.type == "cpu"
 
 
@@ -268,13 +305,144 @@ def test_mixed_precision_trains_through_fabric(tmp_path, monkeypatch):
     assert checkpoint.load(folder)(torch.randn(1, 3, 16, 16), FULL).dtype == torch.float32
 
 
-def test_a_short_training_is_neither_probed_nor_compiled():
-    from supple.assemble import fresh_model, load_data
-    from supple.losses import distill_objective
+def probed(wanted, seconds, factor=lambda: 1.0):
+    """The settings chosen, and the forms tried, where `seconds(last, bf16)` is the time of a step.
 
-    wanted = recipe()
+    `factor` is what logits are multiplied by: looked at in the precision that is tried.
+    """
     splits = load_data(wanted)
     model = fresh_model(wanted, splits)
+    now, tried = [0.0], set()
+
+    def pass_time(module, inputs):
+        form = inputs[0].is_contiguous(memory_format=torch.channels_last), torch.is_autocast_enabled("cpu")
+        tried.add(form)
+        now[0] += seconds(*form)
+
+    def spoil(module, inputs, outputs):
+        return [replace(output, logits=output.logits * factor()) for output in outputs]
+
+    model.register_forward_pre_hook(pass_time)
+    model.register_forward_hook(spoil)
     objective = distill_objective(model.points)
-    chosen = choose(wanted, model, model.points, splits.train, objective, torch.device("cpu"), quiet=True)
-    assert (chosen.train.compile, chosen.train.memory_format) == ("off", "channels_first")
+    where = torch.device("cpu")
+    chosen = choose(wanted, model, model.points, splits.train, objective, where, quiet=True, clock=lambda: now[0])
+    return chosen.train, tried
+
+
+@pytest.mark.parametrize(("speed", "precision"), [(1.14, "fp32"), (1.16, "bf16"), (0.6, "fp32")])
+def test_auto_takes_bf16_from_1_15_times_the_speed_on(monkeypatch, caplog, speed, precision):
+    monkeypatch.setattr("supple.probe.has_bf16", lambda: True)
+    # 10 epochs of 8 steps, 40 s in fp32
+    settings, tried = probed(recipe(epochs=10, memory_format="channels_first"), lambda _, bf16: 0.5 / (speed**bf16))
+    assert settings.precision == precision
+    assert tried == {(False, False), (False, True)}
+    assert not caplog.records  # Fabric says nothing of a precision that is only tried
+
+
+def test_a_precision_that_breaks_the_loss_is_not_taken_however_fast_it_is(monkeypatch):
+    monkeypatch.setattr("supple.probe.has_bf16", lambda: True)
+    wanted = recipe(epochs=10, memory_format="channels_first")
+    settings, tried = probed(
+        wanted, lambda _, bf16: 0.1 if bf16 else 0.5, lambda: math.nan if torch.is_autocast_enabled("cpu") else 1.0
+    )
+    assert settings.precision == "fp32"
+    assert tried == {(False, False), (False, True)}
+
+
+def test_bf16_is_measured_in_the_memory_format_that_was_chosen_in_fp32(monkeypatch):
+    monkeypatch.setattr("supple.probe.has_bf16", lambda: True)
+    seconds = {(False, False): 1.0, (True, False): 0.9, (True, True): 0.7}  # no other form is tried
+    settings, tried = probed(recipe(epochs=10), lambda *form: seconds[form])
+    assert (settings.memory_format, settings.precision) == ("channels_last", "bf16")
+    assert tried == set(seconds)
+
+
+@pytest.mark.parametrize(
+    ("bf16", "seconds", "asked"),
+    [(True, 0.37, "auto"), (False, 1.0, "auto"), (True, 1.0, "fp32")],
+    ids=["under 30 s", "no bf16", "asked for"],
+)
+def test_what_need_not_be_measured_is_fp32_unmeasured(monkeypatch, bf16, seconds, asked):
+    monkeypatch.setattr("supple.probe.has_bf16", lambda: bf16)
+    wanted = recipe(epochs=10, memory_format="channels_first", precision=asked)  # 80 steps
+    settings, tried = probed(wanted, lambda *_: seconds)
+    assert settings.precision == "fp32"
+    assert tried == {(False, False)}
+
+
+@pytest.fixture
+def bf16_wins(monkeypatch):
+    """A machine where every training is probed and bf16 always wins; elsewhere autocast emulates it."""
+    monkeypatch.setattr("supple.probe.has_bf16", lambda: True)
+    monkeypatch.setattr("supple.probe.WORTH_PROBING_S", 0)
+    monkeypatch.setattr("supple.probe.BF16_SPEED", 1e-6)
+
+
+def test_a_training_in_the_bf16_that_auto_chose_resumes_bit_identically(monkeypatch, tmp_path, bf16_wins):
+    fixed = {"epochs": 2, "memory_format": "channels_first"}
+    once = train(recipe(**fixed), tmp_path / "once", quiet=True)
+    settings = yaml.safe_load((once / "recipe.yaml").read_text())["train"]
+    assert (settings["precision"], settings["precision_chosen"]) == ("bf16", True)
+    assert [line["precision"] for line in metrics(once)] == ["bf16", "bf16"]
+
+    interrupted(monkeypatch, tmp_path / "twice", 11, **fixed)
+    train(recipe(**fixed), tmp_path / "twice", resume=True, quiet=True)
+    assert weights(tmp_path / "twice") == weights(once)
+    by_name = train(recipe(**fixed, precision="bf16"), tmp_path / "by-name", quiet=True)
+    exact = train(recipe(**fixed, precision="fp32"), tmp_path / "exact", quiet=True)
+    assert weights(by_name) == weights(once) != weights(exact)
+
+
+def test_bf16_that_auto_chose_goes_on_in_fp32_where_there_is_none(monkeypatch, tmp_path, bf16_wins, capsys):
+    interrupted(monkeypatch, tmp_path / "run", 11, memory_format="channels_first")  # in the second of two epochs
+    monkeypatch.setattr("supple.probe.has_bf16", lambda: False)
+    train(None, tmp_path / "run", resume=True)
+    said = [line for line in capsys.readouterr().err.splitlines() if "fp32" in line]
+    assert said == ["bf16, chosen by auto on another machine, is missing here: the training goes on in fp32."]
+    assert [line["precision"] for line in metrics(tmp_path / "run")] == ["bf16", "fp32"]
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert manifest["recipe"]["train"]["precision"] == "fp32"
+
+
+def test_bf16_asked_for_by_name_is_not_resumed_where_there_is_none(monkeypatch, tmp_path):
+    monkeypatch.setattr("supple.probe.has_bf16", lambda: True)
+    interrupted(monkeypatch, tmp_path / "run", 3, precision="bf16")
+    monkeypatch.setattr("supple.probe.has_bf16", lambda: False)
+    with pytest.raises(RecipeError, match="no bf16 arithmetic"):
+        train(None, tmp_path / "run", resume=True, quiet=True)
+
+
+@pytest.mark.parametrize("clip", [0.0, 1.0])
+def test_a_step_whose_loss_is_no_number_changes_no_weights(clip):
+    wanted = recipe(clip=clip, precision="fp32")
+    splits = load_data(wanted)
+    model = fresh_model(wanted, splits).train()
+    fabric = make_fabric(wanted.train)
+    wrapped, optimizer = set_up(fabric, wanted.train, model)
+    batch = splits.train.batch(torch.arange(8))
+    parameters = torch.nn.utils.parameters_to_vector(model.parameters()).clone()
+    for factor, same in ((math.nan, True), (1.0, False)):
+        objective = partial(lambda factor, outputs, y: factor * outputs[-1].logits.sum(), factor)
+        _, loss = training_step(fabric, wanted.train, wrapped, optimizer, objective, batch, model.points)
+        assert math.isfinite(loss) is not same
+        assert torch.equal(torch.nn.utils.parameters_to_vector(model.parameters()), parameters) is same
+
+
+def test_a_step_learns_from_the_penalty_too():
+    wanted = recipe(optimizer={"name": "sgd", "momentum": 0.0}, lr=0.5, weight_decay=0.0, precision="fp32")
+    model = fresh_model(wanted, load_data(wanted)).train()
+    weight = next(model.parameters())
+    model.penalty = lambda outputs: (weight * torch.ones_like(weight)).sum()  # its gradient is 1
+    fabric = make_fabric(wanted.train)
+    wrapped, optimizer = set_up(fabric, wanted.train, model)
+    before = weight.detach().clone()
+    batch = torch.randn(4, 3, 16, 16), torch.zeros(4, dtype=torch.long)
+    training_step(fabric, wanted.train, wrapped, optimizer, lambda outputs, y: torch.zeros(()), batch, model.points)
+    torch.testing.assert_close(weight.detach(), before - 0.5)
+
+
+def test_a_short_training_is_neither_probed_nor_compiled():
+    settings, tried = probed(recipe(), lambda *_: 0.01)
+    assert (settings.precision, settings.compile, settings.memory_format) == ("fp32", "off", "channels_first")
+    assert tried == {(False, False)}

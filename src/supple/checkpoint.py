@@ -41,13 +41,15 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing.", _what_a_run_is(path.parent)) from None
     except (OSError, SafetensorError) as error:
-        cure = "It is truncated, or no safetensors file (pickled checkpoints are never opened). Restore or train again."
+        cure = (
+            "It is truncated, or not a safetensors file (pickled checkpoints are never opened). Restore or train again."
+        )
         raise CheckpointError(f"{path} cannot be read: {error}.", cure) from None
 
 
 def _what_a_run_is(folder: Path) -> str:
     if (folder / STATE).is_dir():
-        return f"This training has not finished. Go on with it: supple train {folder} --resume."
+        return f"This training has not finished. Resume it: supple train {folder} --resume."
     return "A run is the folder that supple train writes."
 
 
@@ -138,7 +140,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         or not isinstance(manifest.get("files"), dict)
     ):
         found = manifest.get("format") if isinstance(manifest, dict) else None
-        cure = f"This supple reads format {FORMAT}; another version wrote this, or the file was altered."
+        cure = f"This supple reads format {FORMAT}; another version wrote this, or the file was altered. Train again."
         raise CheckpointError(f"{folder / MANIFEST} has format {found!r}.", cure)
     return manifest
 

@@ -15,23 +15,23 @@ from supple.model import FlexibleModel
 from supple.point import Point
 from supple.recipe import Recipe
 from supple.sampling import generator
-from supple.standing import BEST, Standing
+from supple.standing import BEST, TrainState
 from supple.text import say, some
 
 SETTLED_ON = 4096  # images
 
 
-def finish(recipe: Recipe, folder: Path, splits: Splits, standing: Standing, quiet: bool) -> None:
+def finalize(recipe: Recipe, folder: Path, splits: Splits, state: TrainState, quiet: bool) -> None:
     """Takes the best epoch's weights, settles, scores the test images, and writes the run folder."""
     model = fresh_model(recipe, splits)
     checkpoint.fill(model, checkpoint.read_tensors(folder / BEST), folder / BEST)
     settle(model, splits, settled_points(recipe), recipe.train.seed)
-    facts = {"seconds": round(standing.seconds, 1), "epoch": standing.best_epoch, "epochs": standing.epoch}
+    facts = {"seconds": round(state.seconds, 1), "epoch": state.best_epoch, "epochs": state.epoch}
     score_and_save(recipe, folder, model, splits, facts)
     shutil.rmtree(folder / checkpoint.STATE, ignore_errors=True)
     if not quiet:
         tested = some(len(splits.test), f"test {splits.test.preprocess.kind}")
-        say(f"{folder}: epoch {standing.best_epoch} of {standing.epoch} kept; scores on {tested}")
+        say(f"{folder}: best epoch {state.best_epoch}/{state.epoch}; scores on {tested}")
 
 
 def settled_points(recipe: Recipe) -> list[Point]:
@@ -39,8 +39,8 @@ def settled_points(recipe: Recipe) -> list[Point]:
 
 
 def settle(model: FlexibleModel, splits: Splits, points: list[Point], seed: int) -> None:
-    """Settles a model on some training or held-out images, as it wants; not augmented."""
-    images = splits.val if model.settles_on == "held-out" else splits.train
+    """Settles a model on some training or validation images, as it wants; not augmented."""
+    images = splits.val if model.settles_on == "validation" else splits.train
     order = torch.randperm(len(images), generator=generator(seed, -1))[:SETTLED_ON]
     model.settle((images.batch(indices) for indices in torch.split(order, 256) if len(indices) > 1), points)
 

@@ -1,4 +1,4 @@
-"""Ctrl-C once: finish the step, save, leave. Twice: stop."""
+"""Ctrl-C once: complete the step, save, leave. Twice: stop."""
 
 import signal
 import threading
@@ -14,10 +14,10 @@ class Interrupted(SuppleError):
     status = 130
 
     def __init__(self, folder: Path) -> None:
-        super().__init__("stopped, and saved.", f"Go on with it: supple train {folder} --resume.")
+        super().__init__("stopped, and saved.", f"Resume it: supple train {folder} --resume.")
 
 
-class Patience:
+class GracefulInterrupt:
     """While entered, the first Ctrl-C only sets `ended`; the second acts as always."""
 
     ended = False
@@ -30,7 +30,7 @@ class Patience:
 
     def _first(self, number: int, frame: FrameType | None) -> None:
         self.ended = True
-        say("finishing this step and saving; Ctrl-C again stops at once")
+        say("completing this step and saving; Ctrl-C again stops at once")
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

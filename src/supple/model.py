@@ -67,7 +67,7 @@ class FlexibleModel(nn.Module):
     groups: dict[str, Group]
     sampled: tuple[str, ...] = ()  # groups that `train.sample` may name: one of their points in each step
     settled: tuple[Point, ...] = ()  # further points that `settle` made room for
-    settles_on: str = "training"  # the images that `settle` is to be given: training or held-out
+    settles_on: str = "training"  # the images that `settle` is to be given: training or validation
     input_shape: Shape | None = None  # of one sample; set when the model is built from a recipe
     task: str = "classes"  # a key of supple.tasks.TASKS
     classes: tuple[str, ...] = ()

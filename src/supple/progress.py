@@ -1,4 +1,4 @@
-"""Progress for people: a bar with rate and time left on a terminal, one line per epoch elsewhere. All on stderr."""
+"""Progress for people: a bar with rate and ETA on a terminal, one line per epoch elsewhere. All on stderr."""
 
 import sys
 import time

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 
 from supple.errors import RecipeError
 from supple.text import did_you_mean
@@ -21,7 +21,8 @@ from supple.text import did_you_mean
 T = TypeVar("T", bound=BaseModel)
 STRICT = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
 LARGEST = 1_000_000  # bytes of a recipe file
-NESTED = (("method", "branch"), ("backbone", "args"))  # settings that have settings of their own
+# Settings that have settings of their own.
+NESTED = (("method", "branch"), ("backbone", "args"), ("train", "optimizer"), ("train", "schedule"))
 
 
 Side = Annotated[int, Field(ge=1, le=8192)]
@@ -61,20 +62,27 @@ class Data(BaseModel):
     fingerprint: str | None = None  # of the list of images; written down at the first start, checked ever after
 
 
+def _optimizer(given: Any) -> Any:
+    from supple.optim import checked_optimizer
+
+    return checked_optimizer(given) if isinstance(given, (str, dict)) else given
+
+
+def _schedule(given: Any) -> Any:
+    from supple.schedule import checked_schedule
+
+    return checked_schedule(given) if isinstance(given, (str, dict)) else given
+
+
 class Train(BaseModel):
     model_config = STRICT
     epochs: int = Field(10, ge=1)
-    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    optimizer: Annotated[dict[str, Any], BeforeValidator(_optimizer)] = Field(
+        "sgd", validate_default=True
+    )  # see optim.py
     lr: float = Field(0.1, gt=0)
-    momentum: float = Field(0.9, ge=0, lt=1)  # sgd
-    nesterov: bool = False  # sgd
-    betas: tuple[float, float] = (0.9, 0.999)  # adam, adamw
-    eps: float = Field(1e-8, gt=0)  # adam, adamw: added to the denominator
     weight_decay: float = Field(1e-4, ge=0)
-    schedule: Literal["constant", "cosine", "step", "plateau", "exponential"] = "cosine"
-    milestones: tuple[int, ...] = ()  # step: epochs after which the rate falls
-    gamma: float = Field(0.1, gt=0, le=1)  # step, plateau, exponential: what the rate is multiplied by
-    patience: int = Field(2, ge=1)  # plateau: epochs without a better validation loss before the rate falls
+    schedule: Annotated[dict[str, Any], BeforeValidator(_schedule)] = Field("cosine", validate_default=True)
     warmup: float = Field(0.0, ge=0)  # epochs in which the rate rises from 0
     early_stop: int = Field(0, ge=0)  # stop after so many epochs without a better validation loss; 0: never
     clip: float = Field(0.0, ge=0)  # largest gradient norm; 0: no clipping
@@ -84,7 +92,8 @@ class Train(BaseModel):
     cache_features: str | None = None  # classifier_wise: a folder to keep what the branches read in, computed once
     cache_augmented: bool = False  # cache_features although images are augmented: they are then taken as they are
     settle: tuple[str, ...] = ()  # further points to settle after training, such as width=0.35
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"  # mixed precision where the machine really has it
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"  # auto: bf16 on a GPU; on a CPU where 1.15x as fast
+    precision_chosen: bool = False  # written down at the first start: whether auto chose the precision
     memory_format: Literal["auto", "channels_first", "channels_last"] = "auto"
     compile: Literal["auto", "on", "off"] = "auto"  # torch.compile where a probe shows that it pays
     threads: int = Field(0, ge=0)  # 0: as torch chooses
@@ -261,6 +270,8 @@ def _section(model: type[T], section: str, given: dict[str, Any], where: str) ->
             raise RecipeError(f'{where}: unknown key "{section}.{key}".', did_you_mean(f"{section}.{key}", names))
     try:
         return model.model_validate(given)
+    except RecipeError as error:
+        raise RecipeError(f"{where}: {error.cause}", error.cure) from None
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join([section, *(str(part) for part in first["loc"][:1])])

@@ -1,4 +1,4 @@
-"""Where a training stands: what is saved so that a killed run goes on as if nothing had happened."""
+"""The state of a training: what is saved so that a killed run resumes as if nothing had happened."""
 
 import fcntl
 import json
@@ -26,6 +26,7 @@ KEPT_STATES = 2
 CHOSEN: dict[str, Any] = {
     "threads": 0,
     "precision": "auto",
+    "precision_chosen": False,
     "memory_format": "auto",
     "compile": "auto",
     "size": None,
@@ -38,7 +39,7 @@ CHOSEN: dict[str, Any] = {
 
 
 @dataclass
-class Standing:
+class TrainState:
     """Everything but the tensors."""
 
     epoch: int = 0
@@ -97,11 +98,11 @@ def claim(folder: Path) -> Iterator[None]:
 
 
 def begin(folder: Path, recipe: Recipe | None, resume: bool) -> Recipe | None:
-    """The recipe to train in this folder: the saved one when a training goes on; None if it has finished."""
+    """The recipe to train in this folder: the saved one when a training is resumed; None if it has finished."""
     saved = folder / RECIPE
     finished = (folder / checkpoint.MANIFEST).is_file() and not (folder / STATE).is_dir()
     if not resume and (saved.is_file() or finished):
-        cure = f"Go on with it: supple train {folder} --resume. Or choose another folder with --out."
+        cure = f"Resume it: supple train {folder} --resume. Or choose another folder with --out."
         raise CheckpointError(f"{folder} already holds a {'finished run' if finished else 'training'}.", cure)
     if finished:
         return None
@@ -124,17 +125,19 @@ def weights(model: FlexibleModel) -> dict[str, Tensor]:
 
 
 def save(
-    fabric: Fabric, folder: Path, model: FlexibleModel, optimizer: torch.optim.Optimizer | None, standing: Standing
+    fabric: Fabric, folder: Path, model: FlexibleModel, optimizer: torch.optim.Optimizer | None, state: TrainState
 ) -> None:
     """Saves a state beside the older ones and then drops all but the newest two (optimizer None: it starts anew)."""
     if not fabric.is_global_zero:
         return
-    path = folder / STATE / f"epoch-{standing.epoch:05d}-step-{standing.step:07d}.safetensors"
+    path = folder / STATE / f"epoch-{state.epoch:05d}-step-{state.step:07d}.safetensors"
     tensors = {f"model.{name}": value for name, value in weights(model).items()}
-    write(path, tensors | (_optimizer_tensors(optimizer) if optimizer is not None else {}))
+    packed = None if optimizer is None else _pack(optimizer.state_dict(), "optimizer", tensors)
+    write(path, tensors)
     precision = fabric.strategy.precision.state_dict()  # the loss scale of fp16; else empty
+    facts = {"sha256": sha256(path), "precision": precision, "optimizer": packed, **asdict(state)}
     # The JSON file is what makes the state count: it is written last and holds the other's digest.
-    write(path.with_suffix(".json"), json.dumps({"sha256": sha256(path), "precision": precision, **asdict(standing)}))
+    write(path.with_suffix(".json"), json.dumps(facts))
     for old in _states(folder)[KEPT_STATES:]:
         old.unlink(missing_ok=True)
         old.with_suffix(".safetensors").unlink(missing_ok=True)
@@ -153,26 +156,22 @@ def newest_state(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]] | Non
     return None
 
 
-def restore(fabric: Fabric, folder: Path, model: FlexibleModel, optimizer: torch.optim.Optimizer) -> Standing:
-    """Fills model and optimizer from the newest valid state; a fresh standing if there is none."""
+def restore(fabric: Fabric, folder: Path, model: FlexibleModel, optimizer: torch.optim.Optimizer) -> TrainState:
+    """Fills model and optimizer from the newest valid state; a fresh one if there is none."""
     found = newest_state(folder)
-    standing = Standing()
+    state = TrainState()
     if found is not None:
         facts, tensors = found
         fabric.strategy.precision.load_state_dict(facts.pop("precision", {}))
-        standing = Standing(**facts)
+        packed = facts.pop("optimizer")
+        state = TrainState(**facts)
         own = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
         checkpoint.fill(model, own, folder / STATE)
-        document = optimizer.state_dict()
-        document["state"] = {}
-        for name, value in tensors.items():
-            if name.startswith("optimizer."):
-                _, index, key = name.split(".", 2)
-                document["state"].setdefault(int(index), {})[key] = value
-        optimizer.load_state_dict(document)
+        if packed is not None:
+            optimizer.load_state_dict(_unpack(packed, tensors))
     if fabric.is_global_zero:
-        _cut_metrics(folder, standing.epoch)
-    return standing
+        _cut_metrics(folder, state.epoch)
+    return state
 
 
 def add_metrics(folder: Path, line: dict[str, Any]) -> None:
@@ -198,11 +197,35 @@ def _states(folder: Path) -> list[Path]:
     return sorted((folder / STATE).glob("epoch-*.json"), reverse=True)
 
 
-def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The state of an optimizer as named tensors; torch's optimizers here keep nothing else."""
-    return {
-        f"optimizer.{index}.{name}": value.detach().cpu().contiguous()
-        for index, entry in optimizer.state_dict()["state"].items()
-        for name, value in entry.items()
-        if isinstance(value, Tensor)
-    }
+def _pack(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """What an optimizer keeps, as JSON; its tensors, which JSON only names, are added to `tensors`."""
+    if isinstance(value, Tensor):
+        tensors[name] = value.detach().cpu().contiguous()
+        return {"tensor": name}
+    if isinstance(value, dict):
+        return {"dict": [[key, _pack(part, f"{name}.{key}", tensors)] for key, part in value.items()]}
+    if isinstance(value, (list, tuple)):
+        parts = [_pack(part, f"{name}.{place}", tensors) for place, part in enumerate(value)]
+        return {"tuple": parts} if isinstance(value, tuple) else parts
+    if isinstance(value, torch.dtype):
+        return {"dtype": str(value).removeprefix("torch.")}
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    cure = "Use another optimizer: what it keeps must be tensors, numbers, text, lists and mappings."
+    raise SaveError(f"{name} is a {type(value).__name__}, which cannot be saved.", cure)
+
+
+def _unpack(value: Any, tensors: dict[str, Tensor]) -> Any:
+    """The opposite of `_pack`."""
+    if isinstance(value, list):
+        return [_unpack(part, tensors) for part in value]
+    if not isinstance(value, dict):
+        return value
+    ((kind, held),) = value.items()
+    if kind == "tensor":
+        return tensors[held]
+    if kind == "dtype":
+        return getattr(torch, held)
+    if kind == "dict":
+        return {key: _unpack(part, tensors) for key, part in held}
+    return tuple(_unpack(part, tensors) for part in held)

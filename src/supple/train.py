@@ -8,7 +8,7 @@ import math
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -21,31 +21,27 @@ from supple import checkpoint, files
 from supple.assemble import fresh_model, load_data, pin, with_copies
 from supple.cost import costly_branches, profile
 from supple.data.images import one_ahead
-from supple.errors import RecipeError, TrainError
+from supple.errors import TrainError
 from supple.evaluate import Dataset, evaluate, evaluate_group, mean_loss, mean_score
 from supple.features import cached
-from supple.finish import finish, settled_points
+from supple.finish import finalize, settled_points
 from supple.initial import initialise
-from supple.interrupt import Interrupted, Patience
+from supple.interrupt import GracefulInterrupt, Interrupted
 from supple.losses import Objective, make_objective
 from supple.model import FlexibleModel
+from supple.optim import set_rates
 from supple.point import FULL, Group, Point
-from supple.probe import choose, compile_regions, pick_precision
+from supple.probe import choose, settle_precision
 from supple.progress import Progress
-from supple.recipe import Recipe, Train
+from supple.recipe import Recipe
 from supple.sampling import SAMPLERS, from_group, generator, seed_of
-from supple.schedule import learning_rate, should_stop
-from supple.standing import BEST, Standing, add_metrics, begin, claim, newest_state, restore, save, weights
+from supple.schedule import make_schedule, should_stop
+from supple.standing import BEST, TrainState, add_metrics, begin, claim, newest_state, restore, save, weights
+from supple.step import make_fabric, set_up, to_step, training_step
 from supple.tasks import TASKS
 from supple.text import say, some
 
-OPTIMIZERS: dict[str, Callable[[Any, Train], torch.optim.Optimizer]] = {
-    "sgd": lambda p, t: torch.optim.SGD(p, t.lr, t.momentum, nesterov=t.nesterov, weight_decay=t.weight_decay),
-    "adam": lambda p, t: torch.optim.Adam(p, t.lr, t.betas, t.eps, weight_decay=t.weight_decay),
-    "adamw": lambda p, t: torch.optim.AdamW(p, t.lr, t.betas, t.eps, weight_decay=t.weight_decay),
-}
 VALIDATED = 4  # points of a group that validation looks at
-PRECISIONS: dict[str, Any] = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 
 
 def train(recipe: Recipe | None, folder: str | Path, *, resume: bool = False, quiet: bool = False) -> Path:
@@ -55,10 +51,9 @@ def train(recipe: Recipe | None, folder: str | Path, *, resume: bool = False, qu
         started = begin(folder, recipe, resume or not is_main())
         if started is None:
             if not quiet:
-                say(f"{folder} has finished; there is nothing to go on with.")
+                say(f"{folder} has finished; there is nothing to resume.")
             return folder
-        precision = pick_precision(started.train.precision, started.train.accelerator)
-        started = started.model_copy(update={"train": started.train.model_copy(update={"precision": precision})})
+        started = settle_precision(started, quiet or not is_main())
         fabric = make_fabric(started.train)
         quiet = quiet or not fabric.is_global_zero
         splits = with_copies(started, load_data(started), quiet)
@@ -67,8 +62,11 @@ def train(recipe: Recipe | None, folder: str | Path, *, resume: bool = False, qu
             initialise(model, started, quiet)
         copy.deepcopy(model).add_points(settled_points(started))  # refuse now what could not be settled at the end
         objective = make_objective(started.loss, model.points, model.task)
+        make_schedule(
+            started.train, steps_of(started, splits.train, fabric)
+        )  # refused now, not once it is written down
         if not quiet:
-            steps = len(splits.train) // started.data.batch_size or 1
+            steps = steps_of(started, splits.train, fabric)
             say(f"{started.data.name}: {splits}; {some(steps, 'step')} per epoch")
             for warning in costly_branches(profile(model)):
                 say(warning)
@@ -76,41 +74,28 @@ def train(recipe: Recipe | None, folder: str | Path, *, resume: bool = False, qu
             started = pin(started, splits)
         data = cached(started, model, splits, quiet) if started.train.cache_features else (splits.train, splits.val)
         if fabric.is_global_zero and not (folder / checkpoint.RECIPE).is_file():
-            started = choose(
-                started, model, trained_points(started, model, 0), data[0], objective, fabric.device, quiet
-            )
+            points = trained_points(started, model, 0)
+            chosen = choose(started, model, points, data[0], objective, fabric.device, quiet)
+            if started.train.precision == "auto":  # measured only where this process is the only one
+                fabric = make_fabric(chosen.train)
+            started = chosen
             files.write(folder / checkpoint.RECIPE, started.to_yaml())
         started = fabric.broadcast(started)
-        standing = fit(fabric, started, folder, model, data, objective, quiet)
+        state = fit(fabric, started, folder, model, data, objective, quiet)
         if fabric.is_global_zero:
-            finish(started, folder, splits, standing, quiet)
+            finalize(started, folder, splits, state, quiet)
         fabric.barrier()
     return folder
+
+
+def steps_of(recipe: Recipe, data: Dataset, fabric: Fabric) -> int:
+    """Steps of an epoch; what is left over waits for the next."""
+    return max(1, len(data) // (recipe.data.batch_size * fabric.world_size))
 
 
 def is_main() -> bool:
     """Whether this is the process that was started first: the only one, or the one that writes."""
     return os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
-
-
-def make_fabric(settings: Train) -> Fabric:
-    many = settings.devices * settings.nodes > 1
-    # A step that leaves points out leaves parameters without a gradient.
-    strategy = "ddp" if settings.sample == "every" else "ddp_find_unused_parameters_true"
-    try:
-        fabric = Fabric(
-            accelerator=settings.accelerator,
-            devices=settings.devices,
-            num_nodes=settings.nodes,
-            strategy=strategy if many else "auto",
-            precision=PRECISIONS[settings.precision],
-        )
-    except (ValueError, RuntimeError) as error:
-        cause = f"train.accelerator={settings.accelerator} cannot be used here: {' '.join(str(error).split())}"
-        raise RecipeError(cause, "Use train.accelerator=auto, or cpu.") from None
-    if many:
-        fabric.launch()
-    return fabric
 
 
 def fit(
@@ -121,19 +106,19 @@ def fit(
     data: tuple[Dataset, Dataset],
     objective: Objective,
     quiet: bool,
-) -> Standing:
+) -> TrainState:
     """All phases of a training (mostly there is one): from the newest state in the folder, if any, to the last."""
     while True:
         found = newest_state(folder)
         points = trained_points(recipe, model, found[0].get("phase", 0) if found else 0)
-        standing = fit_phase(fabric, recipe, folder, model, points, data, objective, quiet)
-        if standing.phase + 1 == model.num_phases():
-            return standing
+        state = fit_phase(fabric, recipe, folder, model, points, data, objective, quiet)
+        if state.phase + 1 == model.num_phases():
+            return state
         checkpoint.fill(model, checkpoint.read_tensors(folder / BEST), folder / BEST)
-        standing.next_phase()
+        state.next_phase()
         if not quiet:
-            say(f"phase {standing.phase + 1} of {model.num_phases()}")
-        save(fabric, folder, model, None, standing)
+            say(f"phase {state.phase + 1} of {model.num_phases()}")
+        save(fabric, folder, model, None, state)
         fabric.barrier()
 
 
@@ -158,81 +143,52 @@ def fit_phase(
     data: tuple[Dataset, Dataset],
     objective: Objective,
     quiet: bool,
-) -> Standing:
+) -> TrainState:
     """The epochs of one phase."""
     settings, group, task = recipe.train, model.groups.get(recipe.train.sample), TASKS[model.task]
     sample = SAMPLERS[settings.sample] if group is None else from_group(group)
     wrapped, optimizer = set_up(fabric, settings, model)
-    standing = restore(fabric, folder, model, optimizer)
-    batch = recipe.data.batch_size * fabric.world_size
-    steps = max(1, len(data[0]) // batch)
-    done = (standing.epoch - standing.start) * steps + standing.step
+    state = restore(fabric, folder, model, optimizer)
+    batch, steps = recipe.data.batch_size * fabric.world_size, steps_of(recipe, data[0], fabric)
+    done = (state.epoch - state.start) * steps + state.step
+    factor = make_schedule(settings, steps)
     saved = time.monotonic()
     with (
-        Patience() as patience,
+        GracefulInterrupt() as interrupt,
         Progress(settings.epochs, steps, batch, done, quiet, model.preprocess.kind) as progress,
     ):
-        while standing.epoch - standing.start < settings.epochs and not should_stop(
-            standing.history, settings.early_stop
-        ):
+        while state.epoch - state.start < settings.epochs and not should_stop(state.history, settings.early_stop):
             model.train()
             began = time.monotonic()
-            for x, y in batches(fabric, recipe, data[0], standing, steps):
-                seed = seed_of(settings.seed, standing.epoch, standing.step)
+            for x, y in batches(fabric, recipe, data[0], state, steps):
+                seed = seed_of(settings.seed, state.epoch, state.step)
                 torch.manual_seed(seed)  # dropout and the like
-                passed = standing.epoch - standing.start + standing.step / steps
-                for part in optimizer.param_groups:
-                    part["lr"] = learning_rate(settings, passed, standing.history)
-
-                outputs = wrapped(x, sample(points, random.Random(seed)))
-                loss = objective(outputs, y) + model.penalty(outputs)
-                value = loss.item()
+                set_rates(optimizer, factor(state.epoch - state.start + state.step / steps, state.history))
+                chosen = sample(points, random.Random(seed))
+                outputs, value = training_step(fabric, settings, wrapped, optimizer, objective, (x, y), chosen)
                 if not math.isfinite(value):
                     bad = [str(output.point) for output in outputs if not task.losses(output, y).isfinite().all()]
-                    raise broken(bad, f"at epoch {standing.epoch + 1}, step {standing.step + 1}", folder)
-                optimizer.zero_grad()
-                fabric.backward(loss)
-                if settings.clip:
-                    fabric.clip_gradients(wrapped, optimizer, max_norm=settings.clip)
-                optimizer.step()
-
-                standing.tally(outputs, y, value, task, group.name if group else None)
-                progress.step(standing.epoch, value)
-                ended = fabric.broadcast(patience.ended)  # looked at once: a signal from now on ends the next step
+                    raise broken(bad, f"at epoch {state.epoch + 1}, step {state.step + 1}", folder)
+                state.tally(outputs, y, value, task, group.name if group else None)
+                progress.step(state.epoch, value)
+                ended = fabric.broadcast(interrupt.ended)  # looked at once: a signal from now on ends the next step
                 if ended or time.monotonic() - saved > settings.save_every_s:
-                    standing.seconds += time.monotonic() - began
-                    save(fabric, folder, model, optimizer, standing)
+                    state.seconds += time.monotonic() - began
+                    save(fabric, folder, model, optimizer, state)
                     saved = began = time.monotonic()
                 if ended:
                     raise Interrupted(folder)
-            standing.seconds += time.monotonic() - began
-            end_epoch(fabric, recipe, folder, model, group or points, data[1], standing, progress, steps)
-            save(fabric, folder, model, optimizer, standing)
+            state.seconds += time.monotonic() - began
+            rate = optimizer.param_groups[0]["lr"]  # of the last step
+            end_epoch(fabric, recipe, folder, model, group or points, data[1], state, progress, steps, rate)
+            save(fabric, folder, model, optimizer, state)
             saved = time.monotonic()
-    return standing
+    return state
 
 
-def set_up(fabric: Fabric, settings: Train, model: FlexibleModel) -> tuple[Any, torch.optim.Optimizer]:
-    """Threads, memory format, optimizer and compilation as the resolved recipe says."""
-    torch.set_num_threads(settings.threads)
-    if settings.memory_format == "channels_last":
-        model.to(memory_format=torch.channels_last)
-    learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if not learning:
-        raise RecipeError("nothing in this model may learn.", "Set method.way or method.learn so that something does.")
-    free = {id(parameter) for parameter in model.no_weight_decay()}
-    groups: list[dict[str, Any]] = [{"params": [parameter for parameter in learning if id(parameter) not in free]}]
-    if free:
-        groups.append({"params": [parameter for parameter in learning if id(parameter) in free], "weight_decay": 0.0})
-    wrapped, optimizer = fabric.setup(model, OPTIMIZERS[settings.optimizer](groups, settings))
-    if settings.compile == "on":
-        compile_regions(model)
-    return wrapped, optimizer
-
-
-def batches(fabric: Fabric, recipe: Recipe, data: Dataset, standing: Standing, steps: int) -> Iterator[Any]:
+def batches(fabric: Fabric, recipe: Recipe, data: Dataset, state: TrainState, steps: int) -> Iterator[Any]:
     """What is left of the epoch under way, in its own random order; each process of several gets its share."""
-    seed, epoch = recipe.train.seed, standing.epoch
+    seed, epoch = recipe.train.seed, state.epoch
     order = torch.randperm(len(data), generator=generator(seed, epoch))
     size = recipe.data.batch_size * fabric.world_size
 
@@ -240,14 +196,12 @@ def batches(fabric: Fabric, recipe: Recipe, data: Dataset, standing: Standing, s
         indices = order[step * size : (step + 1) * size][fabric.global_rank :: fabric.world_size]
         return data.batch(indices, generator(seed, epoch, step))
 
-    for x, y in one_ahead(read, range(standing.step, steps), data.slow):
-        if recipe.train.memory_format == "channels_last" and isinstance(x, Tensor):
-            x = x.contiguous(memory_format=torch.channels_last)
-        yield fabric.to_device((x, y))
+    for batch in one_ahead(read, range(state.step, steps), data.slow):
+        yield to_step(fabric, recipe.train, batch)
 
 
 def broken(bad: list[str], when: str, folder: Path) -> TrainError:
-    """Says which point's loss is no number; the last good state stays."""
+    """Says which point's loss is not a number; the last good state stays."""
     state = "The last good state is kept" if newest_state(folder) else "No state was saved yet"
     who = f"point {', '.join(bad)}" if bad else "in the distillation or the penalty"
     return TrainError(
@@ -262,10 +216,11 @@ def end_epoch(
     folder: Path,
     model: FlexibleModel,
     points: Sequence[Point] | Group,
-    held_out: Dataset,
-    standing: Standing,
+    val: Dataset,
+    state: TrainState,
     progress: Progress,
     steps: int,
+    lr: float,
 ) -> None:
     """Validates, keeps the weights if they are the best so far, and writes a line of metrics."""
     how: dict[str, Any] = {
@@ -274,38 +229,39 @@ def end_epoch(
     }
     with torch.compiler.set_stance("force_eager"):
         if isinstance(points, Group):  # the same of its points after every epoch
-            scores = [evaluate_group(model, held_out, points, VALIDATED, recipe.train.seed, **how)]
+            scores = [evaluate_group(model, val, points, VALIDATED, recipe.train.seed, **how)]
         else:
-            scores = evaluate(model, held_out, points, **how)
+            scores = evaluate(model, val, points, **how)
     bad = [score.name for score in scores if not math.isfinite(score.loss)]
     if bad:
-        raise broken(bad, f"after epoch {standing.epoch + 1}, on the held-out images", folder)
+        raise broken(bad, f"after epoch {state.epoch + 1}, on the validation data", folder)
     merit = [mean_score(scores), -mean_loss(scores)]  # the second decides a tie
     if recipe.train.select == "loss":
         merit.reverse()
-    best = standing.best is None or merit > standing.best
-    standing.history.append(fabric.broadcast(mean_loss(scores)))
+    best = state.best is None or merit > state.best
+    state.history.append(fabric.broadcast(mean_loss(scores)))
     line: dict[str, Any] = {
-        "epoch": standing.epoch + 1,
-        "step": (standing.epoch + 1) * steps,
-        "lr": learning_rate(recipe.train, standing.epoch - standing.start + (steps - 1) / steps, standing.history[:-1]),
-        "seconds": round(standing.seconds, 3),
+        "epoch": state.epoch + 1,
+        "step": (state.epoch + 1) * steps,
+        "lr": lr,
+        "precision": recipe.train.precision,  # of the last steps, where a training went on in another
+        "seconds": round(state.seconds, 3),
         "images_per_s": round(progress.rate, 1),
-        "loss": standing.joint[0] / standing.joint[1],
+        "loss": state.joint[0] / state.joint[1],
         "metric": scores[0].metric,
         "higher_is_better": scores[0].higher_is_better,
-        "train": {point: _mean(sums) for point, sums in standing.sums.items()},
+        "train": {point: _mean(sums) for point, sums in state.sums.items()},
         "val": {score.name: {"loss": score.loss, "score": score.score} for score in scores},
         "selected": best,
     }
     if best:
-        standing.best, standing.best_epoch = merit, standing.epoch + 1
+        state.best, state.best_epoch = merit, state.epoch + 1
     if fabric.is_global_zero:
         if best:
             files.write(folder / BEST, weights(model))
         add_metrics(folder, line)
-    progress.epoch(standing.epoch, line["loss"], scores, best)
-    standing.next_epoch()
+    progress.epoch(state.epoch, line["loss"], scores, best)
+    state.next_epoch()
 
 
 def _mean(sums: list[float]) -> dict[str, float]:

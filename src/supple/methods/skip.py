@@ -39,7 +39,7 @@ class Skip(FlexibleModel):
     """
 
     backbone: nn.Module
-    settles_on = "held-out"
+    settles_on = "validation"
 
     def __init__(
         self,
