@@ -23,15 +23,15 @@ from jobs import Job, do, train
 from spread import interval, spread
 from supple import load
 from supple.assemble import data_of
-from supple.data.places import find
+from supple.data.paths import find
 from supple.tasks.heat import heated, numbered
 
 HOME = Path("runs/pocket/crowd")
 PAIRED = HOME / "paired"  # the pictures, with a sound each
 HEARS = (
     f"data.root={PAIRED}",
-    "backbone.hears=true",
-    "backbone.ears=[8, 16, 32, 64]",
+    "backbone.use_audio=true",
+    "backbone.audio_channels=[8, 16, 32, 64]",
 )
 GAP = 6  # pixels between drawn maps
 EXITS = "method.at=[vision, audio, fusion1]"

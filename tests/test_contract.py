@@ -32,7 +32,7 @@ TINY = {
     "resnet_v1": {"layers": [1, 1, 1, 1], "width": 8, "stem": "cifar"},
     "densenet": {"growth_rate": 4, "blocks": [2, 2, 2], "init_features": 8},
     "inception_v3": {},
-    "audiocsrnet": {"front": [4, 4, 8, 8], "ears": [4, 4, 8, 8], "back": [8, 8, 4]},
+    "audiocsrnet": {"front": [4, 4, 8, 8], "audio_channels": [4, 4, 8, 8], "back": [8, 8, 4]},
     "vit": {"model": "vit_tiny_patch16_224", "args": {"patch_size": 4, "embed_dim": 24, "depth": 4}},
     "vit_cifar": {"width": 24, "mlp": 16, "heads": 3, "layers": 4, "grid": 4},
     "cascade_rcnn": {

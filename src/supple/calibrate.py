@@ -1,4 +1,4 @@
-"""Calibration of a run: from its held-out images to the policy kept in policy.json, and what it really costs."""
+"""Calibration of a run: from its validation images to the policy kept in policy.json, and what it really costs."""
 
 import math
 from collections.abc import Callable
@@ -48,10 +48,10 @@ def calibrate(
             "every sample of this model decides for itself what it costs: there are no fixed points to choose from.",
             "Choose a threshold from the ladder: supple evaluate RUN.",
         )
-    chosen = torch.arange(len(data)) if len(data) <= MOST else same_number_each(data.labels, MOST, seed)
-    ours, theirs = set_aside(data.labels[chosen], len(chosen) // 2, seed)
+    chosen = torch.arange(len(data)) if len(data) <= MOST else same_number_each(data.split_by, MOST, seed)
+    ours, theirs = set_aside(data.split_by[chosen], len(chosen) // 2, seed)
     if min(len(ours), len(theirs)) < FEWEST // 2:
-        few = f"{len(data)} held-out {data.preprocess.kind}s"
+        few = f"{len(data)} validation {data.preprocess.kind}s"
         cause = f"{few} are too few to calibrate on: half of them decide, half of them judge."
         raise DataError(cause, f"Train with a larger data.holdout: at least {FEWEST}, better some hundreds.")
     counted, estimated = counted_costs(model)
@@ -117,7 +117,7 @@ def observe(model: FlexibleModel, data: ImageSet, indices: Tensor, watch: Callab
             said[place].append(output.logits.float().cpu())
         if watch is not None:
             watch(len(part))
-    return Half(model.points, [torch.cat(parts) for parts in said], data.labels[indices])
+    return Half(model.points, [torch.cat(parts) for parts in said], data.targets[indices])
 
 
 # --- costs ------------------------------------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ def save(folder: Path, model: FlexibleModel, recipe: Recipe, facts: dict[str, An
 
 def load(folder: str | Path) -> FlexibleModel:
     """Opens a run folder: the model in eval mode, with its ladder, policy, class names and preprocessing."""
-    from supple.data.sets import PREPARE, task_of
+    from supple.data.sets import DATASETS
     from supple.methods import build
 
     folder = Path(folder)
@@ -92,9 +92,10 @@ def load(folder: str | Path) -> FlexibleModel:
         shape, classes = _tuples(manifest["input_shape"]), tuple(manifest["classes"])
         model = build(recipe.backbone, recipe.method, len(classes), shape)
         model.admit(Point.parse(text) for text in manifest["settled"])
-        model.classes, model.task = classes, task_of(recipe.data.name)
+        entry = DATASETS[recipe.data.name]
+        model.classes, model.task = classes, entry.task
         saved = manifest["preprocess"]
-        model.preprocess = None if saved is None else PREPARE[model.task].from_json(saved)
+        model.preprocess = None if saved is None else entry.family.reopen(saved)
     except (LookupError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{folder / MANIFEST} is incomplete: {error}.", "Restore it, or train again.") from None
     fill(model, tensors, folder / WEIGHTS)

@@ -4,23 +4,15 @@ import random
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from supple.data.samples import Dataset
 from supple.model import FlexibleModel
 from supple.point import Group, Point
 from supple.tasks import TASKS
-
-
-class Dataset(Protocol):
-    """What training and evaluation ask of data."""
-
-    @property
-    def slow(self) -> bool: ...  # whether the next batch is worth reading ahead
-    def __len__(self) -> int: ...
-    def batch(self, indices: Tensor, rng: torch.Generator | None = None) -> tuple[Any, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -61,7 +53,7 @@ def evaluate(
     number of samples done after every batch.
     """
     task = TASKS[model.task]
-    batch_size = min(batch_size, getattr(data, "at_once", batch_size))  # large pictures come a few at a time
+    batch_size = min(batch_size, data.at_once or batch_size)  # large pictures come a few at a time
     points = model.order(points if points is not None else (*model.points, *model.settled))
     device = next(model.parameters()).device
     meters = {point: task.meter(model) for point in points}
@@ -69,7 +61,7 @@ def evaluate(
     was_training = model.training
     model.eval()
     try:
-        for indices in torch.split(torch.arange(len(data)), min(batch_size, getattr(data, "at_once", batch_size))):
+        for indices in torch.split(torch.arange(len(data)), batch_size):
             x, y = to_device(data.batch(indices), device)
             if channels_last and isinstance(x, Tensor):
                 x = x.contiguous(memory_format=torch.channels_last)

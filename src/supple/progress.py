@@ -75,7 +75,7 @@ class Progress:
         left = (self.epochs * self.steps - self.done) * self.per_step / max(1e-9, self.rate)
         scale, unit = (100, " %") if scores[0].metric in SHARES else (1, "")
         values = "  ".join(f"{score.name} {scale * score.score:.1f}" for score in scores)
-        line = f"epoch {epoch + 1}/{self.epochs}  loss {loss:.3f}  held-out {scores[0].metric}{unit}: {values}"
+        line = f"epoch {epoch + 1}/{self.epochs}  loss {loss:.3f}  validation {scores[0].metric}{unit}: {values}"
         line += f"  {self.pace}  left {duration(left)}{'  (best so far)' if best else ''}"
         if self.bar:
             self.bar.console.print(line, highlight=False)

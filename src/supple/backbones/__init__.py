@@ -19,7 +19,11 @@ Transformers offer a trunk: `stem(images)`, `blocks` (an nn.Sequential of blocks
 A network of several inputs, or whose state is more than a tensor, offers its stages itself: `stages`, an nn.ModuleDict
 of modules state -> state by the names to cut at, the first of which takes the input, and `reads`, the `Tap` that a
 branch reads after each (the first part of the state; the first two where the tap has sound). See `audiocsrnet.py`.
-A detector answers with a mapping of `Output`'s fields instead of logits, see `cascade`.
+It says `takes_sound` if one input may be a sound, and has a setting `use_audio`.
+
+A backbone with answers of its own instead of logits (a mapping of `Output`'s fields, see `cascade`) says which `task`
+it answers: it answers no other, and that task takes no backbone that does not say so. With losses of its own it also
+names the `objective` that a recipe must have.
 
 Others may offer `taps: dict[str, str]`, further names for places to cut at. A backbone that is built for one image size
 also takes `input_shape`. Sequential ones are one flat nn.Sequential of leaf layers: convolution, norm, activation,

@@ -22,7 +22,7 @@ class AudioCsrNet(nn.Module):
 
     The answer is the map, spread over the pixels so that its sum stays (`density`), or one number for a picture
     (`count`): a layer without bias on the map, all ones at first, so that it starts as the sum (section 4.2). With
-    `hears` off it is CSRNet, for pictures alone.
+    `use_audio` off it is CSRNet, for pictures alone.
 
     The network offers its stages itself: `vision`, `audio`, `fusion1`, `rest`. What comes before `audio` needs no sound
     and does not run VGGish. Departure: CSRNet has no norms; without sound, those of the fusion blocks stay.
@@ -39,21 +39,21 @@ class AudioCsrNet(nn.Module):
         in_channels: int = 3,  # channels of the pictures
         input_shape: tuple[Any, ...] = (),  # of a picture, or of a picture and a sound
         readout: Readout = "count",  # the answer: one number, or a map of the density
-        hears: bool = True,  # whether there is sound
+        use_audio: bool = True,  # whether there is sound
         front: tuple[int, ...] = (64, 128, 256, 512),  # channels of VGG-16, level by level
-        ears: tuple[int, ...] = (64, 128, 256, 512),  # channels of VGGish, level by level
+        audio_channels: tuple[int, ...] = (64, 128, 256, 512),  # channels of VGGish, level by level
         back: tuple[int, ...] = (512, 512, 512, 256, 128, 64),  # channels of the fusion blocks
     ) -> None:
         super().__init__()
-        height, width = _check(num_classes, in_channels, input_shape, hears, front, ears, back)
-        sound = ears[-1] if hears else 0
-        self.stages = nn.ModuleDict({"vision": Vision(in_channels, front, hears)})
-        if hears:
-            self.stages["audio"] = Audio(ears)
+        height, width = _check(num_classes, in_channels, input_shape, use_audio, front, audio_channels, back)
+        sound = audio_channels[-1] if use_audio else 0
+        self.stages = nn.ModuleDict({"vision": Vision(in_channels, front, use_audio)})
+        if use_audio:
+            self.stages["audio"] = Audio(audio_channels)
         self.stages["fusion1"] = Fused(Fusion(front[-1], back[0], sound))
         self.stages["rest"] = Rest(back, sound, height, width, readout)
         self.reads = {"vision": Tap("nchw", front[-1], height, width)}  # by a branch, after each stage
-        if hears:
+        if use_audio:
             self.reads["audio"] = Tap("nchw", front[-1], height, width, sound=sound)
         self.reads["fusion1"] = Tap("nchw", back[0], height, width)
 
@@ -68,15 +68,15 @@ class AudioCsrNet(nn.Module):
 class Vision(nn.Module):
     """The first ten layers of VGG-16: picture to map. The sound, not yet listened to, is handed on."""
 
-    def __init__(self, in_channels: int, widths: Sequence[int], hears: bool) -> None:
+    def __init__(self, in_channels: int, widths: Sequence[int], use_audio: bool) -> None:
         super().__init__()
         self.layers = vgg(in_channels, widths, (2, 2, 3, 3), last_pool=False)
-        self.hears = hears
+        self.use_audio = use_audio
 
     def forward(self, x: Look) -> tuple[Tensor | None, ...]:
         image, sound = (x, None) if isinstance(x, Tensor) else x
         seen = self.layers(image)
-        return (seen, sound) if self.hears else (seen,)
+        return (seen, sound) if self.use_audio else (seen,)
 
 
 class Audio(nn.Module):
@@ -167,7 +167,7 @@ def vgg(channels: int, widths: Sequence[int], depths: Sequence[int], last_pool: 
 
 
 def _check(
-    num_classes: int, in_channels: int, shape: tuple[Any, ...], hears: bool, *widths: tuple[int, ...]
+    num_classes: int, in_channels: int, shape: tuple[Any, ...], use_audio: bool, *widths: tuple[int, ...]
 ) -> tuple[int, int]:
     """Refuses what cannot be built; gives height and width of the map."""
     if num_classes != 1 or in_channels < 1:
@@ -175,15 +175,15 @@ def _check(
             f"audiocsrnet counts one kind of thing in pictures; the data have {num_classes} classes.",
             "Use data.name=crowd or disco, or a backbone that tells classes apart.",
         )
-    for name, given, levels in zip(("front", "ears", "back"), widths, (4, 4, None)):
+    for name, given, levels in zip(("front", "audio_channels", "back"), widths, (4, 4, None)):
         if len(given) != (levels or max(1, len(given))) or min(given) < 1:
             need = f"{levels} numbers" if levels else "at least one number"
             raise RecipeError(f"backbone.{name} is {given}.", f"Give {need} of channels, each 1 or more.")
     several = bool(shape) and not isinstance(shape[0], int)
-    if hears and shape and not several:
+    if use_audio and shape and not several:
         raise RecipeError(
-            "backbone.hears is true, but the pictures of these data have no sound.",
-            "Set backbone.hears=false, or put NAME.wav beside every picture.",
+            "backbone.use_audio is true, but the pictures of these data have no sound.",
+            "Set backbone.use_audio=false, or put NAME.wav beside every picture.",
         )
     picture = shape[0] if several else shape
     if len(picture) != 3 or min(picture[1:]) < STRIDE or any(side % STRIDE for side in picture[1:]):

@@ -18,7 +18,7 @@ def calibrate(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Half of the held-out images decide, the other half tells what came of it. Then: supple predict --confident.
+    """Half of the validation images decide, the other half tells what came of it. Then: supple predict --confident.
 
     The thresholds go into the run's policy.json and report.html.
     """

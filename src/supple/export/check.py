@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree
 
+from supple.data.samples import Dataset
 from supple.errors import CheckpointError
-from supple.evaluate import Dataset
 from supple.model import FlexibleModel, Output, select
 from supple.point import Point
 from supple.runtime.bundle import Bundle

@@ -122,7 +122,7 @@ class SlVit(nn.Module):
         if tap.sound not in (0, tap.channels):
             raise RecipeError(
                 f"method.branch.name is sl_vit, which embeds sound as it embeds patches, but it would read {tap}.",
-                "Use cnn, or as many channels for what is heard (backbone.ears) as for what is seen (front).",
+                "Use cnn, or as many channels for what is heard (backbone.audio_channels) as for what is seen (front).",
             )
         number = (tap.height // patch) * (tap.width // patch) + (1 if tap.sound else 0)
         self.tap = tap

@@ -198,11 +198,12 @@ def _preprocess(bundle: Bundle) -> Any:
         from supple.data.prepare import Preprocess
 
         return Preprocess.from_json(bundle.preprocess)
-    from supple.data.sets import PREPARE
+    from supple.data.sets import DATASETS
 
-    if bundle.task not in PREPARE:
+    entry = next((entry for entry in DATASETS.values() if entry.task == bundle.task), None)
+    if entry is None:
         raise CheckpointError(f"{bundle.folder} answers an unknown task, {bundle.task}.", "Update supple.")
-    return PREPARE[bundle.task].from_json(bundle.preprocess)
+    return entry.family.reopen(bundle.preprocess)
 
 
 def of_run(run: Path, threads: int) -> Predictor:

@@ -1,7 +1,7 @@
 """What a model is asked: which class, how many, what lies where. A task says how answers are scored and told; all else
 is one core.
 
-A new task is a file here, a line in TASKS, and data that name it (see `data.sets.TASK_OF`).
+A new task is a file here, a line in TASKS, and data sets that name it (see `data.sets.DATASETS`).
 """
 
 from supple.tasks.boxes import BOXES

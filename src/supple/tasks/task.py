@@ -52,6 +52,7 @@ class Task:
     meter_of: Callable[[FlexibleModel], Meter] | None = None
     draw: Callable[[FlexibleModel, Output, Path], Image.Image] | None = None  # an answer on its picture
     above: Callable[[float], "Task"] | None = None  # the same task, telling only what is this sure
+    check_targets: Callable[[Any, tuple[str, ...]], None] | None = None  # refuses a set's targets for these classes
 
     def meter(self, model: FlexibleModel) -> Meter:
         return Means(self) if self.meter_of is None else self.meter_of(model)
