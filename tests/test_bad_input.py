@@ -446,7 +446,8 @@ def test_a_training_is_not_resumed_with_another_recipe(command, stopped, exits_y
 
 
 @pytest.mark.parametrize(
-    ("text", "named"), [("data: [1", "is not valid YAML"), ("", "has no sections"), ("trian: {}", 'unknown key "trian"')]
+    ("text", "named"),
+    [("data: [1", "is not valid YAML"), ("", "has no sections"), ("trian: {}", 'unknown key "trian"')],
 )
 def test_a_training_whose_saved_recipe_was_altered_is_not_resumed(command, stopped, text, named):
     (stopped / "recipe.yaml").write_text(text)

@@ -553,7 +553,7 @@ def test_a_folder_without_json_and_settings_for_others_are_refused(folder, tmp_p
         load_data(coco_recipe(tmp_path))
     (tmp_path / "train.json").write_text("[")
     (tmp_path / "val.json").write_text("{}")
-    with pytest.raises(DataError, match="no readable json"):
+    with pytest.raises(DataError, match="not valid JSON"):
         load_data(coco_recipe(tmp_path))
     with pytest.raises(DataError, match="shorter side"):
         load_data(coco_recipe(folder, data={"sizes": [200]}))

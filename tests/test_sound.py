@@ -101,7 +101,7 @@ def test_the_content_counts_and_not_the_name(tmp_path: Path) -> None:
         path.write_bytes(wav(sine(440)))
         assert len(decode_sound(path, 8000)) == 8000
     (tmp_path / "text.wav").write_text("hello" * 100)
-    with pytest.raises(DataError, match=r"text\.wav is no readable sound"):
+    with pytest.raises(DataError, match=r"text\.wav is not a readable sound"):
         decode_sound(tmp_path / "text.wav", 8000)
 
 
@@ -128,8 +128,8 @@ def test_many_blocks_are_one_sound(monkeypatch: pytest.MonkeyPatch) -> None:
 
 BAD = {
     "empty": (b"", "it is empty"),
-    "text": (b"hello" * 100, "no readable sound"),
-    "half a header": (wav(sine(440))[:20], "no readable sound"),
+    "text": (b"hello" * 100, "not a readable sound"),
+    "half a header": (wav(sine(440))[:20], "not a readable sound"),
     "no samples": (wav(np.zeros(0)), "holds no samples"),
     "NaN": (wav(np.array([0.0, math.nan]), subtype="FLOAT"), "no numbers"),
     "infinite": (wav(np.array([0.0, -math.inf]), subtype="DOUBLE"), "infinite"),
@@ -649,7 +649,7 @@ def test_a_network_for_sounds_is_trained_evaluated_and_asked(heard_run: Path, co
     document = json.loads(said.out)
     assert [answer["point"] for answer in document["predictions"]] == ["exit=1"]
     unreadable, gone = (error["cause"] for error in document["errors"])
-    assert "c.wav is no readable sound" in unreadable
+    assert "c.wav is not a readable sound" in unreadable
     assert "gone.wav" in gone
     (tmp_path / "void").mkdir()
     command("predict", heard_run, tmp_path / "void").refused(2, "void holds no sound", ".flac")

@@ -92,7 +92,7 @@ def _document(source: Source, where: str) -> tuple[dict[str, Any], str]:
     try:
         document = json.loads(read_bytes(source))
     except (OSError, ValueError, RecursionError) as problem:
-        raise DataError(f"{where} is no readable json: {problem}.", "Restore it.") from None
+        raise DataError(f"{where} is not valid JSON: {problem}.", "Restore it.") from None
     for key in ("images", "annotations", "categories"):
         entries = document.get(key) if isinstance(document, dict) else None
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):

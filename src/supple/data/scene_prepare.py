@@ -86,7 +86,7 @@ class DetectionPrepare:
         try:
             sides = [saved[key] for key in ("shorter", "longest", "max_pixels")]
             if len(saved) != 5 or any(type(side) is not int for side in sides):
-                raise ValueError("unknown keys, or sizes that are no whole numbers")
+                raise ValueError("unknown keys, or sizes that are not whole numbers")
             return cls(sides[0], sides[1], numbers(saved, "mean"), numbers(saved, "std"), sides[2])
         except (ValueError, TypeError, KeyError) as problem:
             raise DataError(
