@@ -17,12 +17,12 @@ from supple.losses import own_objective
 from supple.machine import machine
 from supple.methods import build
 from supple.recipe import load_recipe
-from supple.scenes import GRID, Objects, Scenes
+from supple.scenes import GRID, DetectionBatch, Objects
 
 GOAL_GIB = 16
 
 
-def pictures(count: int, size: int, objects: int = 8) -> Scenes:
+def pictures(count: int, size: int, objects: int = 8) -> DetectionBatch:
     rng = torch.Generator().manual_seed(0)
     corners = torch.rand(count, objects, 2, generator=rng) * size / 2
     sides = size / 8 + torch.rand(count, objects, 2, generator=rng) * size / 3
@@ -31,7 +31,7 @@ def pictures(count: int, size: int, objects: int = 8) -> Scenes:
     labels = torch.randint(80, (count, objects), generator=rng)
     crowd = torch.zeros(count, objects, dtype=torch.bool)
     known = Objects(torch.cat([corners, corners + sides], 2), labels, crowd, shapes)
-    return Scenes(torch.randn(count, 3, size, size, generator=rng), sizes, sizes, known)
+    return DetectionBatch(torch.randn(count, 3, size, size, generator=rng), sizes, sizes, known)
 
 
 def peak_gib() -> float:

@@ -14,6 +14,7 @@ import torch
 
 import supple
 from supple.data.images import ImageSet
+from supple.data.parts import labelled
 from supple.data.prepare import Preprocess
 from supple.evaluate import Dataset
 from supple.features import compute, open_part
@@ -33,7 +34,7 @@ def images(count: int) -> ImageSet:
     pixels = torch.randint(0, 256, (count, 3, PIXELS, PIXELS), dtype=torch.uint8, generator=rng)
     labels = torch.randint(0, CLASSES, (count,), generator=rng)
     names = tuple(f"class {c}" for c in range(CLASSES))
-    return ImageSet(pixels, labels, names, Preprocess(PIXELS, 3, (0.5,) * 3, (0.25,) * 3))
+    return ImageSet(labelled(pixels, labels), names, Preprocess(PIXELS, 3, (0.5,) * 3, (0.25,) * 3))
 
 
 def with_branches(branch: str, cuts: Sequence[str]) -> Exits:
@@ -66,7 +67,7 @@ def measure(branch: str, cuts: Sequence[str], rounds: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         compute(model.eval().features, {"train": data}, Path(folder), quiet=True)
         model.train()
-        features = open_part(Path(folder), "train", data.labels)
+        features = open_part(Path(folder), "train", data)
         calls = {
             "deepest": stepper(model, branches[-1:], data),
             "together": stepper(model, branches, data),

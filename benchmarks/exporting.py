@@ -21,6 +21,7 @@ class Noise:
     shape: Shape
     count: int = 16
     slow: bool = False
+    at_once: int | None = None
 
     def __len__(self) -> int:
         return self.count

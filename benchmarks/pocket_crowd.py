@@ -23,7 +23,7 @@ from jobs import Job, do, train
 from spread import interval, spread
 from supple import load
 from supple.assemble import data_of
-from supple.data.places import find
+from supple.data.paths import find
 from supple.tasks.count import heated, numbered
 
 HOME = Path("runs/pocket/crowd")

@@ -15,16 +15,16 @@ from pathlib import Path
 import soundfile
 import torch
 
-from supple.data.hearing import Hearing
+from supple.data.hearing import SpectrogramConfig
 from supple.data.prepare import Preprocess
 from supple.data.sets import load
 from supple.machine import machine
 
 SIZE = 224
 KINDS = {
-    "stft": Hearing(16_000, 1.0, "stft"),
-    "mel": Hearing(16_000, 1.0, "mel"),
-    "three": Hearing(22_050, 1.0, "three", mels=128),
+    "stft": SpectrogramConfig(16_000, 1.0, "stft"),
+    "mel": SpectrogramConfig(16_000, 1.0, "mel"),
+    "three": SpectrogramConfig(22_050, 1.0, "three", mels=128),
 }
 
 
@@ -38,13 +38,19 @@ def per_second(clips: int, work: Callable[[], object], rounds: int) -> float:
     return clips / statistics.median(times)
 
 
-def from_memory(hearing: Hearing, clips: int, rounds: int) -> float:
-    prepare = Preprocess(SIZE, hearing.channels, (0.0,) * hearing.channels, (1.0,) * hearing.channels, hearing=hearing)
-    waves = torch.rand(clips, hearing.samples, generator=torch.Generator().manual_seed(0)) - 0.5
+def from_memory(spectrogram: SpectrogramConfig, clips: int, rounds: int) -> float:
+    prepare = Preprocess(
+        SIZE,
+        spectrogram.channels,
+        (0.0,) * spectrogram.channels,
+        (1.0,) * spectrogram.channels,
+        spectrogram=spectrogram,
+    )
+    waves = torch.rand(clips, spectrogram.samples, generator=torch.Generator().manual_seed(0)) - 0.5
     return per_second(clips, lambda: [prepare.hear(part) for part in waves.split(128)], rounds)
 
 
-def from_files(hearing: Hearing, clips: int, rounds: int, rate: int) -> float:
+def from_files(spectrogram: SpectrogramConfig, clips: int, rounds: int, rate: int) -> float:
     """The whole way of `load`: listing, decoding, resampling if `rate` differs, spectra."""
     rng = torch.Generator().manual_seed(0)
     with tempfile.TemporaryDirectory() as folder:
@@ -52,7 +58,12 @@ def from_files(hearing: Hearing, clips: int, rounds: int, rate: int) -> float:
             path = Path(folder, "ab"[number % 2], f"{number:05}.wav")
             path.parent.mkdir(exist_ok=True)
             soundfile.write(path, (torch.rand(rate, generator=rng) - 0.5).numpy(), rate)
-        settings = {"rate": hearing.rate, "seconds": 1.0, "features": hearing.features, "mels": hearing.mels}
+        settings = {
+            "rate": spectrogram.rate,
+            "seconds": 1.0,
+            "features": spectrogram.features,
+            "mels": spectrogram.mels,
+        }
         return per_second(clips, lambda: load("sounds", root=folder, size=SIZE, **settings), rounds)
 
 
@@ -63,11 +74,11 @@ def main() -> None:
     given = parser.parse_args()
     print(f"{machine()}, {torch.get_num_threads()} threads; one-second clips per second, {SIZE} x {SIZE}\n")
     print("| features | from memory | from WAV files | from 44.1 kHz WAV files |\n|---|---:|---:|---:|")
-    for name, hearing in KINDS.items():
+    for name, spectrogram in KINDS.items():
         figures = [
-            from_memory(hearing, given.clips, given.rounds),
-            from_files(hearing, given.clips, given.rounds, hearing.rate),
-            from_files(hearing, given.clips, given.rounds, 44_100),
+            from_memory(spectrogram, given.clips, given.rounds),
+            from_files(spectrogram, given.clips, given.rounds, spectrogram.rate),
+            from_files(spectrogram, given.clips, given.rounds, 44_100),
         ]
         print(f"| {name} | " + " | ".join(f"{figure:,.0f}" for figure in figures) + " |")
 

@@ -19,6 +19,7 @@ from supple.assemble import fresh_model, skeleton
 from supple.cost import profile
 from supple.data.choice import Splits
 from supple.data.images import ImageSet
+from supple.data.parts import labelled
 from supple.data.prepare import Preprocess
 from supple.losses import distill_objective
 from supple.machine import machine
@@ -37,7 +38,7 @@ def images(n: int) -> ImageSet:
     pixels = torch.randint(0, 256, (n, 3, 32, 32), dtype=torch.uint8, generator=rng)
     labels = torch.randint(0, 10, (n,), generator=rng)
     names = tuple("abcdefghij")
-    return ImageSet(pixels, labels, names, Preprocess(32, 3, (0.5,) * 3, (0.25,) * 3), crop=4, flip=True)
+    return ImageSet(labelled(pixels, labels), names, Preprocess(32, 3, (0.5,) * 3, (0.25,) * 3), crop=4, flip=True)
 
 
 def stepper(model, points, x, y, teachers="all"):

@@ -11,11 +11,11 @@
 import sys
 
 import torch
+from supple.early import run_policy
+from supple.policies import sure_above
 
 import supple
 from supple.assemble import data_of
-from supple.early import run_policy
-from supple.policies import sure_above
 
 
 def main(run: str = "runs/demo", confidence: float | None = None) -> None:

@@ -53,14 +53,14 @@ def no_temporary_file(folder: Path) -> bool:
         ("method.widths=[1]", ('unknown key "method.widths"',)),  # exits has no widths
         ("loss.temperature=2", ('unknown key "loss.temperature"', "loss.tau")),
         ("trian.epochs=3", ('unknown key "trian.epochs"', 'Did you mean "train.epochs"?')),
-        ("epochs=3", ('"epochs=3" is no change', "train.epochs=3")),
-        ("train.epochs", ('"train.epochs" is no change', "train.epochs=3")),
-        ("train.epochs=[1", ('"[1" in "train.epochs=[1" is no YAML value',)),
+        ("epochs=3", ('"epochs=3" is not a valid change', "train.epochs=3")),
+        ("train.epochs", ('"train.epochs" is not a valid change', "train.epochs=3")),
+        ("train.epochs=[1", ('"[1" in "train.epochs=[1" is not a valid YAML value',)),
         ("backbone.name=msdent", ('backbone "msdent" is unknown', 'Did you mean "msdnet"?')),
         ("method.name=exit", ('method "exit" is unknown', 'Did you mean "exits"?')),
         ("loss.name=distil", ('loss "distil" is unknown', 'Did you mean "distill"?')),
         ("loss.teachers=largst", ("loss.teachers is 'largst'", "largest")),
-        ("data.name=cifar11", ('data.name "cifar11" is unknown', 'Did you mean "cifar10"?')),
+        ("data.name=cifar11", ('data "cifar11" is unknown', 'Did you mean "cifar10"?')),
         ("train.sample=sandwitch", ('train.sample "sandwitch" is unknown', 'Did you mean "sandwich"?')),
         ("train.optimizer=sdg", ('train.optimizer "sdg" is unknown', 'Did you mean "sgd"?')),
         ("train.epochs=-3", ("train.epochs is -3", "greater than or equal to 1")),
@@ -76,7 +76,7 @@ def no_temporary_file(folder: Path) -> bool:
         ("train.settle=[width=0.7]", ("Point(width=0.7)", "exit=1, exit=2, full")),
         ("train.settle=[wide]", ('"wide" is not a valid point', "width=0.5")),
         ("train.accelerator=abacus", ("train.accelerator=abacus", "auto")),
-        ("data.policy=autoaugmnet", ('"autoaugmnet"', 'Did you mean "autoaugment"?')),
+        ("data.augment=autoaugmnet", ('"autoaugmnet"', 'Did you mean "autoaugment"?')),
         ("data.mean=[0.5]", ("mean has 1 values for 3 channels", "one per channel")),
     ],
 )
@@ -97,16 +97,16 @@ def test_absurd_widths_are_refused(command, slim_yaml, widths):
     [
         ("train: {epochs: 1, epochs: 2}\n", ('the key "epochs" is given twice',)),
         ("train: {}\ntrain: {}\n", ('the key "train" is given twice',)),
-        ("- data\n- model\n", ("holds no sections", "backbone")),
-        ("", ("holds no sections", "backbone")),
-        ("just words", ("holds no sections", "backbone")),
+        ("- data\n- model\n", ("has no sections", "backbone")),
+        ("", ("has no sections", "backbone")),
+        ("just words", ("has no sections", "backbone")),
         ("data: {name: generated}\nmethod: {name: exits}\n", ('the section "backbone" is missing', "Add backbone")),
         ("data: generated\nbackbone: {}\nmethod: {}\n", ('the section "data" is missing',)),
         ("data: {name: digits}\nmethod: {name: exits}\nbackbone: {blocks: 3}\n", ("backbone.name is missing",)),
         ("model: {name: msdnet}\n", ('unknown key "model"',)),
-        ("data: [1\n", ("is no YAML",)),
-        ("data: !!python/object/apply:os.system [echo]\n", ("is no YAML",)),
-        ("\0", ("is no YAML",)),
+        ("data: [1\n", ("is not valid YAML",)),
+        ("data: !!python/object/apply:os.system [echo]\n", ("is not valid YAML",)),
+        ("\0", ("is not valid YAML",)),
         ("x" * 1_000_001, ("larger than",)),
     ],
 )  # fmt: skip
@@ -449,7 +449,8 @@ def test_a_training_is_not_resumed_with_another_recipe(command, stopped, exits_y
 
 
 @pytest.mark.parametrize(
-    ("text", "named"), [("data: [1", "is no YAML"), ("", "holds no sections"), ("trian: {}", 'unknown key "trian"')]
+    ("text", "named"),
+    [("data: [1", "is not valid YAML"), ("", "has no sections"), ("trian: {}", 'unknown key "trian"')],
 )
 def test_a_training_whose_saved_recipe_was_altered_is_not_resumed(command, stopped, text, named):
     (stopped / "recipe.yaml").write_text(text)

@@ -16,6 +16,7 @@ from supple.assemble import data_of, load_data
 from supple.calibrate import _remark, calibrate, counted_costs, observe
 from supple.cost import profile
 from supple.data.images import ImageSet
+from supple.data.parts import labelled
 from supple.errors import CheckpointError, DataError, RecipeError
 from supple.policy.fitting import Fitted, Outcome, Target
 from supple.policy.policy import Policy, stop_above
@@ -116,7 +117,7 @@ def test_halves_have_the_classes_in_equal_shares_and_share_no_image(calibrated, 
     calibrate(model, held, Target.parse("max_drop", "0.1"), seed=3)
     first, second = seen
     assert sorted([*first.tolist(), *second.tolist()]) == list(range(64))
-    assert torch.equal(held.labels[first].bincount(), held.labels[second].bincount())
+    assert torch.equal(held.targets[first].bincount(), held.targets[second].bincount())
 
 
 def test_widths_can_be_calibrated_too(command, slim_copy):
@@ -221,9 +222,9 @@ def test_a_wrong_request_is_refused_and_nothing_is_written(command, exits_copy, 
 
 
 def test_too_few_images_or_other_classes_are_refused(exits_run, command, tmp_path):
-    held = data_of(exits_run).val
+    held, some = data_of(exits_run).val, torch.arange(8)
+    few = ImageSet(labelled(held.read(some), held.targets[some]), held.classes, held.preprocess)
     with pytest.raises(DataError, match="too few") as caught:
-        few = ImageSet(held.read(torch.arange(8)), held.labels[:8], held.classes, held.preprocess)
         calibrate(load(exits_run), few, Target.parse("budget_macs", "1x"))
     assert "data.holdout" in caught.value.cure
     command("calibrate", tmp_path / "nowhere", "--budget-macs", "1x").refused(2, "nowhere", "supple train")

@@ -24,8 +24,8 @@ from supple.data.choice import Splits
 from supple.data.decode import decode
 from supple.data.folder import folder
 from supple.data.images import ImageSet
-from supple.data.parts import Request
-from supple.data.places import find
+from supple.data.parts import labelled
+from supple.data.paths import find
 from supple.data.prepare import Preprocess
 from supple.data.reading import measure
 from supple.data.sets import DATASETS, load
@@ -68,7 +68,7 @@ def identities(part: ImageSet) -> set[tuple[int, int]]:
 
 
 def counts(part: ImageSet) -> list[int]:
-    return torch.bincount(part.labels, minlength=len(part.classes)).tolist()
+    return torch.bincount(part.targets, minlength=len(part.classes)).tolist()
 
 
 # Preprocessing
@@ -240,7 +240,7 @@ def test_policies_depend_on_the_generator_alone_and_leave_the_global_one(name: s
 def small_set(**options: Any) -> ImageSet:
     images = torch.randint(0, 256, (12, 3, 6, 6), generator=seeded(), dtype=torch.uint8)
     prepare = Preprocess(6, 3, (0.4, 0.5, 0.6), (0.2, 0.3, 0.4))
-    return ImageSet(images, torch.arange(12) % 3, ("a", "b", "c"), prepare, **options)
+    return ImageSet(labelled(images, torch.arange(12) % 3), ("a", "b", "c"), prepare, **options)
 
 
 def test_single_image_equals_batch_of_it() -> None:
@@ -255,21 +255,13 @@ def test_single_image_equals_batch_of_it() -> None:
 
 
 def test_augmented_only_with_a_generator_and_repeatable_with_it() -> None:
-    data, plain = small_set(crop=2, flip=True, policy="trivialaugment"), small_set()
+    data, plain = small_set(crop=2, flip=True, augment="trivialaugment"), small_set()
     every = torch.arange(12)
     assert torch.equal(data.batch(every)[0], plain.batch(every)[0])
     augmented = data.batch(every, seeded(3))[0]
     assert not torch.equal(augmented, plain.batch(every)[0])
     assert torch.equal(augmented, data.batch(every, seeded(3))[0])
     assert torch.equal(plain.batch(every, seeded(3))[0], plain.batch(every)[0])
-
-
-def test_subset_keeps_order_labels_and_augmentation() -> None:
-    data = small_set(crop=1, flip=True)
-    chosen = torch.tensor([7, 2, 2])
-    part = data.subset(chosen)
-    assert part.labels.tolist() == [1, 2, 2]
-    assert torch.equal(part.batch(torch.arange(3), seeded())[0], data.batch(chosen, seeded())[0])
 
 
 def test_files_on_demand_equal_the_same_images_in_memory(tmp_path: Path) -> None:
@@ -279,11 +271,13 @@ def test_files_on_demand_equal_the_same_images_in_memory(tmp_path: Path) -> None
         files[-1].write_bytes(picture((i, 2 * i, 3 * i)))
     prepare = Preprocess(8, 3, (0.4, 0.5, 0.6), (0.2, 0.3, 0.4))
     labels = torch.tensor([0, 1, 0, 1, 0])
-    memory = ImageSet(torch.stack([prepare.open(file) for file in files]), labels, ("a", "b"), prepare, 1, True)
-    demand = ImageSet(files, labels, ("a", "b"), prepare, 1, True)
+    pixels = torch.stack([prepare.open(file) for file in files])
+    memory, demand = (
+        ImageSet(labelled(images, labels), ("a", "b"), prepare, crop=1, flip=True) for images in (pixels, files)
+    )
     for indices in (torch.tensor([4, 0, 3]), torch.tensor([2])):
         assert torch.equal(demand.batch(indices, seeded())[0], memory.batch(indices, seeded())[0])
-        assert torch.equal(demand.subset(indices).batch(torch.tensor([0]))[0], memory.batch(indices[:1])[0])
+        assert torch.equal(demand.batch(indices[:1])[0], memory.batch(indices[:1])[0])
     files[1].write_bytes(b"gone bad")
     with pytest.raises(DataError, match=r"1\.png"):
         demand.batch(torch.arange(5))
@@ -292,26 +286,30 @@ def test_files_on_demand_equal_the_same_images_in_memory(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"images": torch.zeros(0, 3, 6, 6, dtype=torch.uint8), "labels": torch.zeros(0).long()}, "without images"),
-        ({"labels": torch.tensor([0])}, "2 images but 1 labels"),
-        ({"labels": torch.tensor([0.0, 1.0])}, "float32"),
-        ({"labels": torch.tensor([0, 2])}, r"0\.\.2 with 2 classes"),
+        ({"images": torch.zeros(0, 3, 6, 6, dtype=torch.uint8), "targets": torch.zeros(0).long()}, "without images"),
+        ({"targets": torch.tensor([0])}, "2 images but 1 targets"),
+        ({"targets": torch.tensor([0.0, 1.0])}, "float32"),
+        ({"targets": torch.tensor([0, 2])}, r"0\.\.2 with 2 classes"),
         ({"images": torch.zeros(2, 3, 5, 5, dtype=torch.uint8)}, "expected uint8"),
         ({"images": torch.zeros(2, 3, 6, 6)}, "expected uint8"),
         ({"crop": -1}, "crop"),
-        ({"policy": "autoagument"}, 'Did you mean "autoaugment"'),
+        ({"augment": "autoagument"}, 'Did you mean "autoaugment"'),
     ],
 )
 def test_image_sets_that_make_no_sense_are_refused(change: dict[str, Any], message: str) -> None:
     good: dict[str, Any] = {
         "images": torch.zeros(2, 3, 6, 6, dtype=torch.uint8),
-        "labels": torch.tensor([0, 1]),
+        "targets": torch.tensor([0, 1]),
         "classes": ("a", "b"),
         "preprocess": Preprocess(6, 3, (0,) * 3, (1,) * 3),
     }
-    assert len(ImageSet(**good)) == 2
+
+    def made(images: Tensor, targets: Tensor, **others: Any) -> ImageSet:
+        return ImageSet(labelled(images, targets), **others)
+
+    assert len(made(**good)) == 2
     with pytest.raises(DataError, match=message):
-        ImageSet(**{**good, **change})
+        made(**{**good, **change})
 
 
 # Splitting
@@ -369,8 +367,8 @@ def test_digits_are_scaled_split_and_stratified() -> None:
     }
     assert {tuple(data.test.raw(i).flatten().tolist()) for i in range(50)} <= original
     assert max(int(data.train.raw(i).max()) for i in range(20)) == 255
-    assert torch.equal(load("digits", seed=4).test.labels, data.test.labels)  # the test part is always the same
-    assert not torch.equal(load("digits", seed=4).train.labels, data.train.labels)
+    assert torch.equal(load("digits", seed=4).test.targets, data.test.targets)  # the test part is always the same
+    assert not torch.equal(load("digits", seed=4).train.targets, data.train.targets)
 
 
 def test_measured_mean_and_deviation_standardise_the_training_images() -> None:
@@ -449,13 +447,13 @@ def test_generated_set_is_repeatable_learnable_and_of_the_promised_size() -> Non
         return torch.fft.rfft2(grey).abs().flatten(1)
 
     # The direction of stripes is plain in the spectrum: the nearest class mean there recognises it.
-    centres = torch.stack([spectrum(data.train)[data.train.labels == label].mean(0) for label in range(4)])
+    centres = torch.stack([spectrum(data.train)[data.train.targets == label].mean(0) for label in range(4)])
     guess = torch.cdist(spectrum(data.test), centres).argmin(1)
-    assert (guess == data.test.labels).float().mean() > 0.9
+    assert (guess == data.test.targets).float().mean() > 0.9
 
 
 def test_only_training_images_are_augmented() -> None:
-    data = load("generated", crop=2, flip=True, policy="randaugment")
+    data = load("generated", crop=2, flip=True, augment="randaugment")
     some = torch.arange(8)
     assert not torch.equal(data.train.batch(some, seeded())[0], data.train.batch(some)[0])
     for part in (data.val, data.test):
@@ -502,7 +500,7 @@ def test_plain_class_folders_are_split_without_overlap(tmp_path: Path) -> None:
     parts = [identities(part) for part in (data.train, data.val, data.test)]
     assert len(parts[0] | parts[1] | parts[2]) == 80
     for part in (data.train, data.val, data.test):
-        assert [int(part.raw(i)[0, 0, 0]) // 50 for i in range(len(part))] == part.labels.tolist()
+        assert [int(part.raw(i)[0, 0, 0]) // 50 for i in range(len(part))] == part.targets.tolist()
     again = load("folder", root=str(root), holdout=0.25, warn=silent)
     assert [identities(part) for part in (again.train, again.val, again.test)] == parts
     other = load("folder", root=str(root), holdout=0.25, seed=1, warn=silent)
@@ -536,7 +534,7 @@ def test_a_zip_gives_what_the_folder_gives(tmp_path: Path, method: int, prefix: 
             x, y = getattr(one, name), getattr(two, name)
             every = torch.arange(len(x))
             assert torch.equal(x.batch(every)[0], y.batch(every)[0])
-            assert torch.equal(x.labels, y.labels)
+            assert torch.equal(x.targets, y.targets)
 
 
 def test_a_wrapped_zip_with_train_and_test(tmp_path: Path) -> None:
@@ -553,9 +551,9 @@ def test_hidden_files_other_suffixes_and_macosx_are_not_looked_at(tmp_path: Path
         (root / extra).parent.mkdir(parents=True, exist_ok=True)
         (root / extra).write_bytes(b"no image")
     for source in (root, zipped(root, tmp_path / "all.zip")):
-        found = folder(Request(root=str(source)))
+        found = folder(root=str(source))
         assert found.classes == ("a", "b")
-        assert len(found.train.labels) + len(found.test.labels) == 10
+        assert len(found.train) + len(found.test) == 10
 
 
 def test_only_the_limited_images_are_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -635,7 +633,7 @@ def test_folders_that_are_no_data_set_are_refused(tmp_path: Path, files: list[st
 def test_missing_folder_no_root_and_a_file_that_is_no_zip_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="looked at"):
         load("folder", root=str(tmp_path / "nowhere"))
-    with pytest.raises(DataError, match="needs to know which"):
+    with pytest.raises(DataError, match="needs data.root"):
         load("folder")
     (tmp_path / "a.zip").write_bytes(b"no zip")
     with pytest.raises(DataError, match="not a readable zip"):
@@ -769,14 +767,14 @@ def test_cifar_is_read_from_folder_and_archive_however_it_is_pointed_at(
             tar.add(tmp_path / "one" / name, name)
     pixels = np.concatenate([part for part, _ in held["train"]]).reshape(-1, 3, 32, 32)
     for root in ("one", f"one/{name}", "two", f"two/{archive}", "renamed.tgz"):
-        found = DATASETS[f"cifar{classes}"](Request(root=str(tmp_path / root)))
+        found = DATASETS[f"cifar{classes}"].read(root=str(tmp_path / root))
         assert found.classes == tuple(f"class{i}" for i in range(classes))
         np.testing.assert_array_equal(found.train.images, pixels)
-        assert found.train.labels.tolist() == [label for _, part in held["train"] for label in part]
+        assert found.train.targets.tolist() == [label for _, part in held["train"] for label in part]
         np.testing.assert_array_equal(found.test.images, held["test"][0].reshape(-1, 3, 32, 32))
     data = load(f"cifar{classes}", root=str(tmp_path / "one"), holdout=classes)
     assert data.train.shape == (3, 32, 32)
-    assert len(data.val) == len(set(data.val.labels.tolist())) == classes
+    assert len(data.val) == len(set(data.val.targets.tolist())) == classes
 
 
 def official(folder_path: Path, change: Callable[[dict[str, bytes]], None] = lambda files: None) -> str:
@@ -814,15 +812,13 @@ def test_cifar_pickled_by_python_2_is_read(tmp_path: Path) -> None:
     def change(files: dict[str, bytes]) -> None:
         files["test_batch"] = text.encode()
 
-    found = DATASETS["cifar10"](Request(root=official(tmp_path / "old", change)))
-    assert found.test.labels.tolist() == [4]
+    found = DATASETS["cifar10"].read(root=official(tmp_path / "old", change))
+    assert found.test.targets.tolist() == [4]
     assert found.test.images[0].flatten().tolist() == list(pixels)
 
 
 def test_cifar_without_class_names_numbers_them(tmp_path: Path) -> None:
-    found = DATASETS["cifar10"](
-        Request(root=official(tmp_path / "x", lambda files: files.pop("batches.meta") and None))
-    )
+    found = DATASETS["cifar10"].read(root=official(tmp_path / "x", lambda files: files.pop("batches.meta") and None))
     assert found.classes == tuple("0123456789")
 
 

@@ -20,13 +20,14 @@ from supple.backbones.cascade.stages import CODERS, IOUS, mask_targets
 from supple.backbones.dims import shape_of
 from supple.cost import count_macs, count_params, profile
 from supple.data.masks import check, mask_of
+from supple.data.sets import load as load_set
 from supple.errors import CheckpointError, DataError, RecipeError
 from supple.losses import own_objective
 from supple.methods.nested import Nested
 from supple.model import Output, select
 from supple.pruning import Plan, nest, prune
 from supple.recipe import load_recipe
-from supple.scenes import GRID, Objects, Scenes, Truth, paste
+from supple.scenes import GRID, DetectionBatch, Objects, Truth, paste
 from supple.tasks import TASKS
 from supple.tasks.boxes import colour
 from tiny_coco import DETECTOR, coco_recipe, scenes, write_coco
@@ -245,7 +246,7 @@ def test_answers_are_in_pixels_of_the_originals_and_objects_are_not_looked_at():
     assert_close(found["logits"][..., :4], 2 * plain["logits"][..., :4])
     assert torch.equal(found["logits"][..., 4:], plain["logits"][..., 4:])
     few = select(x, torch.tensor([1]))
-    assert isinstance(few, Scenes)
+    assert isinstance(few, DetectionBatch)
     assert_close(net(few)["logits"], plain["logits"][1:], atol=1e-4, rtol=1e-4)
 
 
@@ -563,26 +564,30 @@ def test_a_folder_without_json_and_settings_for_others_are_refused(folder, tmp_p
         load_data(coco_recipe(tmp_path))
     (tmp_path / "train.json").write_text("[")
     (tmp_path / "val.json").write_text("{}")
-    with pytest.raises(DataError, match="no readable json"):
+    with pytest.raises(DataError, match="not valid JSON"):
         load_data(coco_recipe(tmp_path))
-    for changed, word in (({"size": 64}, "data.size"), ({"crop": 4}, "data.crop"), ({"sizes": [200]}, "shorter side")):
-        with pytest.raises(DataError, match=word):
-            load_data(coco_recipe(folder, data=changed))
-    recipe = load_recipe("pocket/digits.yaml", ["data.same=true"])
+    with pytest.raises(DataError, match="shorter side"):
+        load_data(coco_recipe(folder, data={"sizes": [200]}))
+    for changed in ({"size": 64}, {"crop": 4}):
+        with pytest.raises(RecipeError, match=f'unknown key "data.{next(iter(changed))}"') as caught:
+            coco_recipe(folder, data=changed)
+        assert "coco takes" in caught.value.cure
+    with pytest.raises(RecipeError, match='unknown key "data.same"'):
+        load_recipe("pocket/digits.yaml", ["data.same=true"])
     with pytest.raises(DataError, match="data.same is not for digits"):
-        load_data(recipe)
+        load_set("digits", same=True)
 
 
 def test_classifiers_and_detectors_keep_to_their_data(folder):
     for sections, word in (
         ({"loss": {"name": "distill"}}, "losses of its own"),
-        ({"backbone": {"name": "mobilenet_v1"}}, "does not find objects"),
-        ({"data": {"name": "digits", "root": None}}, "finds objects"),
+        ({"backbone": {"name": "mobilenet_v1"}}, "does not answer boxes, the task of coco"),
+        ({"data": {"name": "digits"}}, "answers boxes, but the task of digits is classes"),
     ):
         recipe = coco_recipe(folder)
         changed = {part: {**getattr(recipe, part), **more} for part, more in sections.items() if part != "data"}
         if "data" in sections:
-            changed["data"] = recipe.data.model_copy(update=sections["data"])
+            changed["data"] = load_recipe("pocket/digits.yaml").data
         with pytest.raises(RecipeError, match=word):
             skeleton(recipe.model_copy(update=changed))
 

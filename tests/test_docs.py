@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from supple import checkpoint
 from supple.backbones import BACKBONES
 from supple.cli import main
+from supple.data.sets import DATASETS
 from supple.recipe import load_recipe
 from supple.train import train
 
@@ -99,6 +101,33 @@ def test_the_walk_through_a_new_task_trains_scores_answers_and_exports_it(tmp_pa
     assert {len(prediction["labels"]) for prediction in of_run} >= {0, 1, 2}
     assert all(len(prediction["labels"]) == 3 for prediction in (*all_of_run, *all_of_engine))
     assert [prediction["labels"] for prediction in of_engine] == [prediction["labels"] for prediction in of_run]
+
+
+def test_the_walk_through_a_new_data_set_trains_with_its_own_setting(tmp_path, monkeypatch, capsys):
+    (code,) = blocks("docs/add-a-data-set.md", "python")
+    (recipe,) = blocks("docs/add-a-data-set.md", "yaml")
+    assert len(code.splitlines()) <= 40
+    (tmp_path / "birds.yaml").write_text(recipe)
+    (tmp_path / "table_set.py").write_text(code)
+    (tmp_path / "birds").mkdir()
+    rows = ["file,species,sex"]
+    for number in range(40):
+        rows.append(f"{number}.png,{('crow', 'gull')[number % 2]},{('f', 'm', 'm')[number % 3]}")
+        Image.new("RGB", (20, 16), (200 * (number % 2), 5 * number, 0)).save(tmp_path / "birds" / f"{number}.png")
+    (tmp_path / "birds" / "labels.csv").write_text("\n".join(rows))
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs/add-a-data-set.md").read_text()
+    commands = [shlex.split(line) for line in re.findall(r"^    supple (.*)$", page, flags=re.MULTILINE)]
+    assert [words[0] for words in commands] == ["train", "train", "evaluate"]
+    try:
+        for words in commands:
+            assert main(words) == 0, words
+        assert main(["train", "birds.yaml", "data.column=age", "--out", "runs/age", "--import", "table_set"]) == 2
+        assert "has no column age" in capsys.readouterr().err
+        found = [checkpoint.load(f"runs/{run}").classes for run in ("birds", "sex")]
+    finally:
+        DATASETS.pop("table", None)
+    assert found == [("crow", "gull"), ("f", "m")]
 
 
 @pytest.fixture(scope="module")

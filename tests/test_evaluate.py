@@ -41,6 +41,8 @@ class Table(FlexibleModel):
 class Samples:
     """Sample i is the number i; counts what was read."""
 
+    at_once = None
+
     def __init__(self, targets: list[Any]) -> None:
         self.targets = tensor(targets)
         self.read: list[list[int]] = []

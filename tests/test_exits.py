@@ -263,12 +263,12 @@ def test_copied_images_get_the_labellers_labels_and_keep_the_ratio(whole_run, pi
     real = load("generated", limit=10).train
     mixed = copycat.mix(real, sources, labels, ratio=2.0, seed=0)
     assert len(mixed) == 30  # 10 real, 20 copied: of seven pictures, each two or three times
-    assert torch.equal(mixed.labels[:10], real.labels)
+    assert torch.equal(mixed.targets[:10], real.targets)
     copies = mixed.read(torch.arange(10, 30))
     originals = torch.stack([real.preprocess.open(source) for source in sources])
     which = [int((originals == copy).flatten(1).all(1).nonzero()) for copy in copies]
     assert sorted(which.count(i) for i in range(7)) == [2, 3, 3, 3, 3, 3, 3]
-    assert torch.equal(mixed.labels[10:], labels[which])
+    assert torch.equal(mixed.targets[10:], labels[which])
     few = copycat.mix(real, sources, labels, ratio=0.5, seed=0)
     assert len(few) == 15
 

@@ -58,6 +58,7 @@ class Noise:
 
     shape: tuple
     classes: int = 4
+    at_once = None
 
     def __len__(self) -> int:
         return 8

@@ -57,6 +57,7 @@ class Images:
     """Six classes of noise, eight images."""
 
     slow = False
+    at_once = None
 
     def __len__(self) -> int:
         return 8

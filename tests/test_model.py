@@ -113,6 +113,8 @@ class Layers(FlexibleModel):
 class Pairs:
     """Inputs that are tuples and targets that are numbers."""
 
+    at_once = None
+
     def __init__(self) -> None:
         self.image, self.target = tensor([[0.0], [1.0]]), tensor([4.0, 9.0])
 

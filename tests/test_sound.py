@@ -17,10 +17,9 @@ from torch.testing import assert_close
 
 from supple.assemble import skeleton
 from supple.data.choice import Splits
-from supple.data.hearing import Hearing
-from supple.data.pictures import HEARD, heard
+from supple.data.hearing import SpectrogramConfig
 from supple.data.prepare import Preprocess
-from supple.data.sets import load
+from supple.data.sets import DATASETS, load
 from supple.data.sound import Piece, decode_sound, sound_seconds
 from supple.data.spectrum import as_picture, decibels, mel_filters, power
 from supple.data.speech_commands import CLASSES, NOISE, TEST, TRAIN, VAL, WORDS, part_of_speaker
@@ -102,7 +101,7 @@ def test_the_content_counts_and_not_the_name(tmp_path: Path) -> None:
         path.write_bytes(wav(sine(440)))
         assert len(decode_sound(path, 8000)) == 8000
     (tmp_path / "text.wav").write_text("hello" * 100)
-    with pytest.raises(DataError, match=r"text\.wav is no readable sound"):
+    with pytest.raises(DataError, match=r"text\.wav is not a readable sound"):
         decode_sound(tmp_path / "text.wav", 8000)
 
 
@@ -129,8 +128,8 @@ def test_many_blocks_are_one_sound(monkeypatch: pytest.MonkeyPatch) -> None:
 
 BAD = {
     "empty": (b"", "it is empty"),
-    "text": (b"hello" * 100, "no readable sound"),
-    "half a header": (wav(sine(440))[:20], "no readable sound"),
+    "text": (b"hello" * 100, "not a readable sound"),
+    "half a header": (wav(sine(440))[:20], "not a readable sound"),
     "no samples": (wav(np.zeros(0)), "holds no samples"),
     "NaN": (wav(np.array([0.0, math.nan]), subtype="FLOAT"), "no numbers"),
     "infinite": (wav(np.array([0.0, -math.inf]), subtype="DOUBLE"), "infinite"),
@@ -216,19 +215,24 @@ def test_energy_is_kept() -> None:
     assert_close(both_sides, 512 * (window * wave[0] * 2 / window.sum()).square().sum(), rtol=1e-5, atol=0)
 
 
+def usual_spectrogram(name: str) -> SpectrogramConfig:
+    settings = DATASETS[name].settings()
+    return SpectrogramConfig(*(settings[key][1] for key in ("rate", "seconds", "features", "mels")))
+
+
 def test_speech_commands_has_124_frames_of_129_bins() -> None:
-    (view,) = HEARD["speech_commands"][0].views
+    (view,) = usual_spectrogram("speech_commands").views
     assert power(torch.zeros(2, 16000), view.window, view.hop).shape == (2, 129, 124)
 
 
 def test_gtzan_has_the_three_spectra_of_the_paper() -> None:
-    hearing = HEARD["gtzan"][0]
-    assert hearing.samples == 66150
-    shapes = [tuple(power(torch.zeros(1, 66150), view.window, view.hop).shape[1:]) for view in hearing.views]
+    spectrogram = usual_spectrogram("gtzan")
+    assert spectrogram.samples == 66150
+    shapes = [tuple(power(torch.zeros(1, 66150), view.window, view.hop).shape[1:]) for view in spectrogram.views]
     # (66150 - 512) // 256 + 1; 100 ms: 2205 samples every 1102; 50 ms: 1102 samples every 551.
     assert shapes == [(257, 257), (2049, 59), (1025, 119)]
-    assert [view.mel for view in hearing.views] == [False, True, True]
-    assert hearing.mels == 128
+    assert [view.mel for view in spectrogram.views] == [False, True, True]
+    assert spectrogram.mels == 128
 
 
 @pytest.mark.parametrize("scale", ["htk", "slaney"])
@@ -281,46 +285,45 @@ def test_pictures_keep_levels_and_forget_nothing_above_half_a_step() -> None:
     assert as_picture(torch.full((2, 5, 7), -40.0), 16).unique().tolist() == [153]  # 60 % of 255
 
 
-# Hearing
+# SpectrogramConfig
 
 
-def prepare(hearing: Hearing, size: int = 16, channels: int | None = None) -> Preprocess:
-    channels = channels or hearing.channels
-    return Preprocess(size, channels, (0.0,) * channels, (1.0,) * channels, hearing=hearing)
+def prepare(spectrogram: SpectrogramConfig, size: int = 16, channels: int | None = None) -> Preprocess:
+    channels = channels or spectrogram.channels
+    return Preprocess(size, channels, (0.0,) * channels, (1.0,) * channels, spectrogram=spectrogram)
 
 
 def test_short_sounds_are_followed_by_silence_and_long_ones_cut_to_their_middle() -> None:
-    hearing = Hearing(1000, 1.0, "stft")
-    assert hearing.wave(wav(np.full(300, 0.5), 1000)).tolist() == [0.5] * 300 + [0.0] * 700
-    assert hearing.wave(wav(np.repeat([0.25, 0.5, 0.75], 1000), 1000)).tolist() == [0.5] * 1000
+    spectrogram = SpectrogramConfig(1000, 1.0, "stft")
+    assert spectrogram.wave(wav(np.full(300, 0.5), 1000)).tolist() == [0.5] * 300 + [0.0] * 700
+    assert spectrogram.wave(wav(np.repeat([0.25, 0.5, 0.75], 1000), 1000)).tolist() == [0.5] * 1000
 
 
 def test_low_tones_are_in_the_first_rows_and_time_runs_along_the_columns() -> None:
-    hearing = Hearing(8000, 1.0, "mel", mels=32)
-    low, high = (prepare(hearing, 32).open(wav(sine(hertz)))[0].float() for hertz in (300, 3000))
+    spectrogram = SpectrogramConfig(8000, 1.0, "mel", mels=32)
+    low, high = (prepare(spectrogram, 32).open(wav(sine(hertz)))[0].float() for hertz in (300, 3000))
     assert int(low.mean(1).argmax()) < 8
     assert int(high.mean(1).argmax()) > 20
     late = np.concatenate([np.zeros(4000), sine(300, 0.5)])
-    columns = prepare(hearing, 32).open(wav(late))[0].float().mean(0)
+    columns = prepare(spectrogram, 32).open(wav(late))[0].float().mean(0)
     assert int(columns[:14].max()) == 0
     assert int(columns[18:].min()) > 20
 
 
 def test_loudness_is_kept_in_decibels() -> None:
-    one, half = (
-        prepare(Hearing(8000, 1.0, "stft"), 129).open(wav(sine(1000, amplitude=a), subtype="FLOAT")).int().max()
-        for a in (0.8, 0.4)
-    )
+    speech = prepare(SpectrogramConfig(8000, 1.0, "stft"), 129)
+    one, half = (speech.open(wav(sine(1000, amplitude=a), subtype="FLOAT")).int().max() for a in (0.8, 0.4))
     assert abs(int(one - half) - 6.02 * 2.55) <= 1
 
 
 def test_one_sound_looks_as_in_a_batch_and_as_it_did_in_training() -> None:
-    for hearing in (Hearing(8000, 0.5, "mel"), Hearing(8000, 0.5, "three"), Hearing(8000, 0.5, "stft")):
-        prepared = prepare(hearing)
+    for features in ("mel", "three", "stft"):
+        spectrogram = SpectrogramConfig(8000, 0.5, features)
+        prepared = prepare(spectrogram)
         files = [wav(sine(200 * k, 0.5)) for k in range(1, 6)]
-        batch = prepared.hear(torch.stack([torch.from_numpy(hearing.wave(file)) for file in files]))
+        batch = prepared.hear(torch.stack([torch.from_numpy(spectrogram.wave(file)) for file in files]))
         single = torch.stack([prepared.open(file) for file in files])
-        assert single.shape == (5, hearing.channels, 16, 16)
+        assert single.shape == (5, spectrogram.channels, 16, 16)
         assert int((single.int() - batch.int()).abs().max()) <= 1
         again = Preprocess.from_json(json.loads(json.dumps(prepared.to_json())))
         assert again == prepared
@@ -328,13 +331,13 @@ def test_one_sound_looks_as_in_a_batch_and_as_it_did_in_training() -> None:
 
 
 def test_one_spectrum_fills_three_channels_but_three_do_not_fit_one() -> None:
-    picture = prepare(Hearing(8000, 1.0, "mel"), channels=3).open(wav(sine(440)))
+    picture = prepare(SpectrogramConfig(8000, 1.0, "mel"), channels=3).open(wav(sine(440)))
     assert picture.shape == (3, 16, 16)
     assert torch.equal(picture[0], picture[2])
-    music = prepare(Hearing(8000, 1.0, "three")).open(wav(sine(440)))
+    music = prepare(SpectrogramConfig(8000, 1.0, "three")).open(wav(sine(440)))
     assert not torch.equal(music[0], music[1])
     with pytest.raises(DataError, match="3 channels, not 1"):
-        prepare(Hearing(8000, 1.0, "three"), channels=1)
+        prepare(SpectrogramConfig(8000, 1.0, "three"), channels=1)
 
 
 @pytest.mark.parametrize(
@@ -354,16 +357,15 @@ def test_one_spectrum_fills_three_channels_but_three_do_not_fit_one() -> None:
     ],
 )
 def test_bad_hearing_is_refused(change: dict[str, Any]) -> None:
-    good = prepare(Hearing(16000, 1.0, "mel")).to_json()
-    assert Preprocess.from_json(good).hearing == Hearing(16000, 1.0, "mel")
+    good = prepare(SpectrogramConfig(16000, 1.0, "mel")).to_json()
+    assert Preprocess.from_json(good).spectrogram == SpectrogramConfig(16000, 1.0, "mel")
     with pytest.raises(DataError):
-        Preprocess.from_json({**good, "hearing": {**good["hearing"], **change}})
+        Preprocess.from_json({**good, "spectrogram": {**good["spectrogram"], **change}})
 
 
 def test_images_are_saved_as_before_and_take_no_settings_of_sounds() -> None:
-    assert "hearing" not in Preprocess(8, 1, (0.0,), (1.0,)).to_json()
-    assert heard("digits", rate=None) == (None, None)
-    with pytest.raises(DataError, match=r"data\.rate is for sounds"):
+    assert "spectrogram" not in Preprocess(8, 1, (0.0,), (1.0,)).to_json()
+    with pytest.raises(DataError, match=r"data\.rate is not for digits"):
         load("digits", rate=8000)
 
 
@@ -414,8 +416,8 @@ def test_a_folder_of_sounds_and_its_zip_are_the_same(tmp_path: Path) -> None:
     x, _ = one.train.batch(torch.arange(17))
     assert abs(float(x.mean())) < 1e-3
     assert abs(float(x.std()) - 1) < 1e-2
-    assert str(one) == "17 sounds to train on, 2 held out, 5 to test"
-    with pytest.raises(DataError, match="data.flip is for pictures"):
+    assert str(one) == "17 sounds to train on, 2 for validation, 5 to test"
+    with pytest.raises(DataError, match="data.flip is not for sounds"):
         load("sounds", root=str(root), flip=True, warn=silent, **SMALL)
 
 
@@ -433,7 +435,7 @@ def test_sounds_beyond_the_memory_limit_are_read_on_demand(tmp_path: Path) -> No
     assert not memory.train.slow
     assert demand.train.slow
     given = memory.train.preprocess
-    assert demand.train.preprocess.hearing == given.hearing
+    assert demand.train.preprocess.spectrogram == given.spectrogram
     indices = torch.tensor([3, 0, 9])
     assert int((memory.train.read(indices).int() - demand.train.read(indices).int()).abs().max()) <= 1
 
@@ -458,7 +460,7 @@ def test_folders_without_sounds_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"has no sounds \(\.wav"):
         load("sounds", root=str(tmp_path))
     for name in ("sounds", "gtzan", "esc", "speech_commands"):
-        with pytest.raises(DataError, match=f'"{name}" needs to know which'):
+        with pytest.raises(DataError, match=f'"{name}" needs data.root'):
             load(name)
 
 
@@ -515,11 +517,11 @@ def test_speech_commands_by_speaker_without_overlap(tmp_path: Path) -> None:
     assert val
     assert test
     assert len(train) + len(val) + len(test) == len(train | val | test) == 30
-    unknown = [name for name, label in zip(names(data.train), data.train.labels.tolist()) if label == 11]
+    unknown = [name for name, label in zip(names(data.train), data.train.targets.tolist()) if label == 11]
     assert {Path(name).parent.name for name in unknown} == {"bed", "cat"}
     stretches: dict[str, list[tuple[float, float]]] = {}
     for part in (data.train, data.val, data.test):
-        silence = [source for source, label in zip(part._images, part.labels.tolist()) if label == 10]
+        silence = [source for source, label in zip(part._images, part.targets.tolist()) if label == 10]
         assert {Path(str(source.file)).name for source in silence} == {"tap.wav", "dishes.wav"}
         for name in ("tap.wav", "dishes.wav"):
             starts = [source.start for source in silence if str(source.file).endswith(name)]
@@ -568,7 +570,7 @@ def test_gtzan_pieces_of_a_clip_stay_together(tmp_path: Path) -> None:
     assert data.train.shape == (3, 8, 8)
     starts = sorted(source.start for source in data.test._images if "rock" in str(source.file))
     assert starts == [3.0 * number for number in range(10)]
-    assert [torch.bincount(part.labels).tolist() for part in parts] == [[70, 70], [20, 20], [10, 10]]
+    assert [torch.bincount(part.targets).tolist() for part in parts] == [[70, 70], [20, 20], [10, 10]]
 
 
 def test_esc_by_name_and_by_table_give_the_same_folds(tmp_path: Path) -> None:
@@ -633,7 +635,7 @@ def test_a_network_for_sounds_is_trained_evaluated_and_asked(heard_run: Path, co
     assert rows[-1]["accuracy"] >= 0.9
     manifest = json.loads((heard_run / "manifest.json").read_text())
     settings = {"rate": 8000, "seconds": 0.25, "features": "mel", "mels": 32}
-    assert manifest["preprocess"]["hearing"] == settings
+    assert manifest["preprocess"]["spectrogram"] == settings
     assert {key: manifest["recipe"]["data"][key] for key in settings} == settings
 
     rng = np.random.default_rng(1)
@@ -647,7 +649,7 @@ def test_a_network_for_sounds_is_trained_evaluated_and_asked(heard_run: Path, co
     document = json.loads(said.out)
     assert [answer["point"] for answer in document["predictions"]] == ["exit=1"]
     unreadable, gone = (error["cause"] for error in document["errors"])
-    assert "c.wav is no readable sound" in unreadable
+    assert "c.wav is not a readable sound" in unreadable
     assert "gone.wav" in gone
     (tmp_path / "void").mkdir()
     command("predict", heard_run, tmp_path / "void").refused(2, "void holds no sound", ".flac")

@@ -9,7 +9,7 @@ import torch
 from PIL import Image, ImageDraw
 
 from supple.recipe import Recipe, make_recipe
-from supple.scenes import GRID, Objects, Scenes
+from supple.scenes import GRID, DetectionBatch, Objects
 
 CATEGORIES = [{"id": 7, "name": "disc"}, {"id": 3, "name": "block"}]  # in the order of their ids: block, disc
 DETECTOR: dict[str, Any] = {
@@ -93,7 +93,7 @@ def coco_recipe(root: Path, **sections: dict[str, Any]) -> Recipe:
     return make_recipe({**document, **{part: {**document[part], **more} for part, more in sections.items()}})
 
 
-def scenes(count: int = 2, side: int = 64, classes: int = 4, seed: int = 0) -> Scenes:
+def scenes(count: int = 2, side: int = 64, classes: int = 4, seed: int = 0) -> DetectionBatch:
     """Noise with two objects in every picture."""
     rng = torch.Generator().manual_seed(seed)
     corners = torch.rand(count, 2, 2, generator=rng) * side / 2
@@ -102,4 +102,4 @@ def scenes(count: int = 2, side: int = 64, classes: int = 4, seed: int = 0) -> S
     shapes = torch.full((count, 2, GRID, GRID), 255, dtype=torch.uint8)
     sizes = torch.tensor([[side, side]]).expand(count, 2)
     objects = Objects(boxes, labels, torch.zeros(count, 2, dtype=torch.bool), shapes)
-    return Scenes(torch.randn(count, 3, side, side, generator=rng), sizes, sizes, objects)
+    return DetectionBatch(torch.randn(count, 3, side, side, generator=rng), sizes, sizes, objects)

@@ -7,17 +7,13 @@ import torch
 from torch import nn
 
 from supple.backbones import BACKBONES
-from supple.backbones.protocols import own_task
+from supple.backbones.protocols import own_objective, own_task
 from supple.checkpoint import load, read_manifest
 from supple.data import copycat
 from supple.data.choice import Splits
-from supple.data.coco_parts import prepared
-from supple.data.crowd_prepare import HEARD
-from supple.data.crowd_set import picture_size
 from supple.data.images import ImageSet
-from supple.data.pictures import heard
+from supple.data.sets import DATASETS
 from supple.data.sets import load as load_set
-from supple.data.sets import task_of
 from supple.errors import RecipeError, SuppleError
 from supple.methods import build
 from supple.model import FlexibleModel, Shape
@@ -25,15 +21,12 @@ from supple.progress import counting
 from supple.recipe import Recipe, make_recipe
 from supple.text import first, say
 
-# What is known of a data set without having it: classes and shape of a sample.
-FACTS = {"cifar10": (10, (3, 32, 32)), "cifar100": (100, (3, 32, 32)), "digits": (10, (1, 8, 8))}
-CLASSES = {"speech_commands": 12, "gtzan": 10}
-COCO = 80  # classes of COCO itself; other sets of its kind say data.classes
-
 
 def load_data(recipe: Recipe) -> Splits:
     """The data of a recipe, split; what the recipe says of their classes must be true."""
-    splits = load_set(**recipe.data.model_dump(exclude={"batch_size", "classes"}))
+    settings = recipe.data.model_dump()
+    own = {key: settings[key] for key in DATASETS[recipe.data.name].settings()}
+    splits = load_set(recipe.data.name, fingerprint=recipe.data.fingerprint, **own)
     found, said = len(splits.train.classes), recipe.data.classes
     if said is not None and said != found:
         raise RecipeError(
@@ -54,7 +47,7 @@ def with_copies(recipe: Recipe, splits: Splits, quiet: bool = False) -> Splits:
             f"({first(labeller.classes)}).",
             "Name a run that was trained on the same classes.",
         )
-    if not isinstance(splits.train, ImageSet):
+    if not isinstance(splits.train, ImageSet) or not splits.train.labelled:
         raise RecipeError(f"copycat is for images of classes, not for {recipe.data.name}.", "Remove the section.")
     sources = copycat.unlabelled(wanted.root, wanted.limit, wanted.seed)
     with counting(len(sources), "labelling", quiet=quiet) as watch:
@@ -87,18 +80,10 @@ def fresh_model(recipe: Recipe, splits: Splits) -> FlexibleModel:
 
 def skeleton(recipe: Recipe, device: str = "meta") -> FlexibleModel:
     """The untrained model, by default without weights; looks at the data only where the recipe does not say enough."""
-    wanted = recipe.data
-    if task_of(wanted.name) == "count":
-        return _built(recipe, 1, crowd_shape(recipe), device)
-    if task_of(wanted.name) == "boxes":
-        return _built(recipe, wanted.classes or COCO, prepared(wanted.sizes, wanted.longest).shape, device)
-    classes, shape = FACTS.get(wanted.name, (wanted.classes or CLASSES.get(wanted.name), None))
-    hearing, usual_size = heard(wanted.name, **wanted.model_dump(include={"rate", "seconds", "features", "mels"}))
-    size = wanted.size or usual_size
-    if isinstance(size, tuple):
-        raise RecipeError(f"data.size is {list(size)}, but pictures of {wanted.name} are square.", "Give one number.")
-    if shape is None and size is not None:
-        shape = (wanted.channels or (3 if hearing is None else hearing.channels), size, size)
+    entry = DATASETS[recipe.data.name]
+    use_audio = bool(recipe.backbone.get("use_audio", False))
+    classes = recipe.data.classes or entry.classes
+    shape = entry.family.shape(recipe.data.model_dump(), entry.shape, use_audio)
     if classes is None or shape is None:
         try:
             train = load_data(recipe).train
@@ -108,36 +93,28 @@ def skeleton(recipe: Recipe, device: str = "meta") -> FlexibleModel:
                 f"the recipe does not say how many classes and pixels there are, nor do the data: {error.cause}", cure
             ) from None
         classes, shape = len(train.classes), train.shape
-    elif wanted.name in FACTS:
-        channels, size = wanted.channels or shape[0], size or shape[1]
-        shape = (channels, size, size)
-    return _built(recipe, classes, shape, device)
-
-
-def crowd_shape(recipe: Recipe) -> Shape:
-    """Of a picture, and of the sound beside it where the backbone of the recipe listens."""
-    picture = (3, *picture_size(recipe.data.name, recipe.data.size))
-    return (picture, HEARD) if recipe.backbone.get("use_audio") else picture
+    _must_answer(recipe, entry.task)
+    with torch.device(device):
+        model = build(recipe.backbone, recipe.method, classes, shape)
+    model.task = entry.task
+    return model
 
 
 def _must_answer(recipe: Recipe, task: str) -> None:
-    """Refuses a classifier for boxes, and a detector for classes."""
+    """Refuses a backbone that answers another task, or that lacks what the task needs."""
     name = recipe.backbone["name"]
-    finds = own_task(BACKBONES[name]) == "boxes"
-    if finds and task != "boxes":
-        raise RecipeError(f"the backbone {name} finds objects; {recipe.data.name} has none.", "Use data.name=coco.")
-    if task == "boxes" and not finds:
-        raise RecipeError(f"the backbone {name} does not find objects.", "Use backbone.name=cascade_rcnn.")
-    if task == "boxes" and recipe.loss["name"] != "own":
-        raise RecipeError("a detector has losses of its own.", "Say loss: {name: own}.")
-
-
-def _built(recipe: Recipe, classes: int, shape: Shape, device: str) -> FlexibleModel:
-    _must_answer(recipe, task_of(recipe.data.name))
-    with torch.device(device):
-        model = build(recipe.backbone, recipe.method, classes, shape)
-    model.task = task_of(recipe.data.name)
-    return model
+    answers = {other: own_task(make) for other, make in BACKBONES.items()}
+    able = [other for other, answered in answers.items() if answered == task]
+    if answers[name] not in (None, task):
+        fitting = " or ".join(other for other, entry in DATASETS.items() if entry.task == answers[name])
+        cause = f"the backbone {name} answers {answers[name]}, but the task of {recipe.data.name} is {task}."
+        raise RecipeError(cause, f"Use data.name={fitting}.")
+    if able and name not in able:
+        cause = f"the backbone {name} does not answer {task}, the task of {recipe.data.name}."
+        raise RecipeError(cause, f"Use backbone.name={' or '.join(able)}.")
+    objective = own_objective(BACKBONES[name])
+    if objective is not None and recipe.loss["name"] != objective:
+        raise RecipeError(f"the backbone {name} has losses of its own.", f"Say loss: {{name: {objective}}}.")
 
 
 def network_skeleton(recipe: Recipe) -> tuple[nn.Module, Shape]:

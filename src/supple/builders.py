@@ -191,7 +191,7 @@ def _flexible(
     model = method(network, **facts, **settings)  # type: ignore[call-arg]
     if spec is None and num_classes is not None and "num_classes" not in facts:  # else the method has seen to it
         check_outputs(model, input_shape, num_classes)
-    model.input_shape, model.backbone_spec, model.task = input_shape, spec, own_task(network)
+    model.input_shape, model.backbone_spec, model.task = input_shape, spec, own_task(network) or model.task
     return model
 
 

@@ -52,8 +52,8 @@ def calibrate(
             "every sample of this model decides for itself what it costs: there are no fixed points to choose from.",
             "Choose a threshold from the ladder: supple evaluate RUN.",
         )
-    chosen = torch.arange(len(data)) if len(data) <= MOST else same_number_each(data.labels, MOST, seed)
-    ours, theirs = set_aside(data.labels[chosen], len(chosen) // 2, seed)
+    chosen = torch.arange(len(data)) if len(data) <= MOST else same_number_each(data.split_by, MOST, seed)
+    ours, theirs = set_aside(data.split_by[chosen], len(chosen) // 2, seed)
     if min(len(ours), len(theirs)) < FEWEST // 2:
         few = f"{len(data)} validation {data.preprocess.kind}s"
         cause = f"{few} are too few to calibrate on: half of them decide, half of them judge."
@@ -109,7 +109,7 @@ def observe(
             outputs[place].append(output.logits.float().cpu().numpy())
         if on_progress is not None:
             on_progress(len(part))
-    return LogitSet(model.points, [np.concatenate(parts) for parts in outputs], data.labels[indices].numpy())
+    return LogitSet(model.points, [np.concatenate(parts) for parts in outputs], data.targets[indices].numpy())
 
 
 # --- costs ------------------------------------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ def save(folder: Path, model: FlexibleModel, recipe: Recipe, facts: dict[str, An
 def load(folder: str | Path) -> FlexibleModel:
     """Opens a run folder: the model in eval mode, with its ladder, policy, class names and preprocessing."""
     from supple.data.preprocessing import saved_preprocess
-    from supple.data.sets import task_of
+    from supple.data.sets import DATASETS
     from supple.methods import build
 
     folder = Path(folder)
@@ -95,7 +95,7 @@ def load(folder: str | Path) -> FlexibleModel:
         shape, classes = _tuples(manifest["input_shape"]), tuple(manifest["classes"])
         model = build(recipe.backbone, recipe.method, len(classes), shape)
         model.add_points(Point.parse(text) for text in manifest["settled"])
-        model.classes, model.task = classes, task_of(recipe.data.name)
+        model.classes, model.task = classes, DATASETS[recipe.data.name].task
         saved = manifest["preprocess"]
         model.preprocess = None if saved is None else saved_preprocess(model.task, saved)
     except (LookupError, TypeError, AttributeError) as error:

@@ -40,7 +40,7 @@ def run_demo(out: Path, quiet: bool = False) -> dict[str, Any]:
     assert isinstance(test, ImageSet)
     files = []
     for i in range(3):
-        file = folder / "images" / f"digit-{model.classes[int(test.labels[i])]}-{i}.png"
+        file = folder / "images" / f"digit-{model.classes[int(test.targets[i])]}-{i}.png"
         file.parent.mkdir(exist_ok=True)
         Image.fromarray(test.raw(i)[0].numpy()).save(file)
         files.append(file)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from supple.data.places import places
+from supple.data.paths import search_paths
 from supple.machine import has_bf16, instruction_set, machine
 from supple.text import size, some
 
@@ -34,7 +34,7 @@ def examine() -> list[Finding]:
         Finding("CUDA", torch.cuda.is_available(), torch.cuda.get_device_name() if torch.cuda.is_available() else "no"),
         _tool("g++", "torch.compile", "Install a C++ compiler (Debian: apt-get install g++)."),
     ]
-    here = [str(place) for place in places() if place.is_dir()]
+    here = [str(place) for place in search_paths() if place.is_dir()]
     cure = "" if here else "Put data in ./data, or set SUPPLE_DATA."
     findings.append(Finding("data folders", bool(here), ", ".join(here) or "none", cure))
     free = shutil.disk_usage(Path.cwd()).free

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from supple.evaluate import Dataset, to_device
+from supple.data.samples import Dataset
+from supple.evaluate import to_device
 from supple.model import FlexibleModel
 from supple.point import FULL, Point
 

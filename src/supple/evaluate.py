@@ -4,23 +4,15 @@ import random
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from supple.data.samples import Dataset
 from supple.model import FlexibleModel
 from supple.point import AnyPoint, Group, Point
 from supple.tasks import get_task
-
-
-class Dataset(Protocol):
-    """What training and evaluation ask of data."""
-
-    @property
-    def slow(self) -> bool: ...  # whether the next batch is worth reading ahead
-    def __len__(self) -> int: ...
-    def batch(self, indices: Tensor, rng: torch.Generator | None = None) -> tuple[Any, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -61,8 +53,8 @@ def evaluate(
     called after every batch with the number of its samples.
     """
     task = get_task(model.task)
-    batch_size = min(batch_size, getattr(data, "at_once", batch_size))  # large pictures come a few at a time
     asked = model.order(points if points is not None else (*model.points, *model.settled))
+    batch_size = min(batch_size, data.at_once or batch_size)  # large pictures come a few at a time
     device = next(model.parameters()).device
     meters = {point: task.meter(model) for point in asked}
     spent: dict[Point, float] = {}

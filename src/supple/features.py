@@ -17,12 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from supple.data.choice import Splits
-from supple.data.images import ImageSet
+from supple.data.images import AUGMENTATION, ImageSet
+from supple.data.samples import Dataset
 from supple.errors import RecipeError, SaveError
-from supple.evaluate import Dataset
 from supple.files import write
 from supple.methods.staged import Features
-from supple.model import FlexibleModel
+from supple.model import FlexibleModel, Shape
 from supple.progress import counting
 from supple.recipe import Recipe
 from supple.text import say, size
@@ -34,19 +34,27 @@ BATCH = 128
 
 
 class FeatureSet:
-    """Samples as features: the same interface as images, so that the one training loop serves both."""
+    """Images as features: a data set like any other, so that the one training loop serves both."""
 
     slow = False
+    at_once: int | None = None
+    repeat = 1
 
-    def __init__(self, arrays: Sequence[Array], labels: Tensor) -> None:
-        self.arrays, self.labels = arrays, labels
+    def __init__(self, arrays: Sequence[Array], images: ImageSet) -> None:
+        self.arrays, self.targets = arrays, images.targets
+        self.task, self.classes, self.preprocess = images.task, images.classes, images.preprocess
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return len(self.targets)
 
-    def batch(self, indices: Tensor, rng: torch.Generator | None = None) -> tuple[Features, Tensor]:
+    @property
+    def shape(self) -> Shape:
+        """Of what is read at each cut."""
+        return tuple(array.shape[1:] for array in self.arrays)
+
+    def batch(self, indices: Tensor, rng: torch.Generator | None = None) -> tuple[Features, Any]:
         rows = indices.numpy()
-        return Features(tuple(torch.from_numpy(array[rows]).float() for array in self.arrays)), self.labels[indices]
+        return Features(tuple(torch.from_numpy(array[rows]).float() for array in self.arrays)), self.targets[indices]
 
 
 def cached(recipe: Recipe, model: FlexibleModel, splits: Splits, quiet: bool = False) -> tuple[Dataset, Dataset]:
@@ -59,14 +67,13 @@ def cached(recipe: Recipe, model: FlexibleModel, splits: Splits, quiet: bool = F
             "train.cache_features is set, but the backbone learns: what the branches read would change.",
             "Set method.way=classifier_wise, or leave train.cache_features out.",
         )
-    changing = [key for key in ("crop", "flip", "policy") if getattr(recipe.data, key)]
-    if changing and not recipe.train.cache_augmented:
-        raise RecipeError(
-            f"train.cache_features is set, but images are augmented (data.{', data.'.join(changing)}).",
-            "Leave the augmentation out, or say train.cache_augmented=true: the images are then taken as they are.",
-        )
     if not (isinstance(splits.train, ImageSet) and isinstance(splits.val, ImageSet)):
         raise RecipeError(f"train.cache_features is for classes, not for {recipe.data.name}.", "Leave it out.")
+    if splits.train.augmented and not recipe.train.cache_augmented:
+        raise RecipeError(
+            f"train.cache_features is set, but images are augmented (data.{', data.'.join(splits.train.augmented)}).",
+            "Leave the augmentation out, or say train.cache_augmented=true: the images are then taken as they are.",
+        )
     place = Path(folder) / digest(recipe, model.backbone)
     with held(place):
         if not (place / DONE).is_file():
@@ -74,7 +81,7 @@ def cached(recipe: Recipe, model: FlexibleModel, splits: Splits, quiet: bool = F
             compute(features, {"train": splits.train, "val": splits.val}, place, quiet)
         elif not quiet:
             say(f"features: {place}, from an earlier run")
-    return open_part(place, "train", splits.train.labels), open_part(place, "val", splits.val.labels)
+    return open_part(place, "train", splits.train), open_part(place, "val", splits.val)
 
 
 @contextmanager
@@ -95,7 +102,7 @@ def digest(recipe: Recipe, backbone: nn.Module) -> str:
     """The name of the folder: of the backbone's weights, the cuts and the images."""
     told = recipe.resolved()
     facts = {key: told.get(key) for key in ("backbone", "copycat")} | {"at": told["method"].get("at")}
-    unrelated = ("batch_size", "test_limit", "root", "crop", "flip", "policy")
+    unrelated = ("batch_size", "test_limit", "root", *AUGMENTATION)
     facts["data"] = {key: value for key, value in told["data"].items() if key not in unrelated}
     found = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     for name, value in sorted(backbone.state_dict().items()):
@@ -146,10 +153,10 @@ def fill(features: Compute, part: ImageSet, arrays: Sequence[Array], on_progress
         array.flush()  # type: ignore[attr-defined]
 
 
-def open_part(place: Path, name: str, labels: Tensor) -> FeatureSet:
+def open_part(place: Path, name: str, images: ImageSet) -> FeatureSet:
     count = len(list(place.glob(f"{name}-*.npy")))
     arrays = [np.load(_file(place, name, k), mmap_mode="r", allow_pickle=False) for k in range(count)]
-    return FeatureSet(arrays, labels)
+    return FeatureSet(arrays, images)
 
 
 def _file(place: Path, part: str, cut: int) -> Path:

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from supple.data.choice import Splits
+from supple.data.samples import Dataset
 from supple.ensemble import Accuracy, OnProgress, answers, hits, orders
 from supple.errors import MergeError
-from supple.evaluate import Dataset, to_device
+from supple.evaluate import to_device
 from supple.finish import score_and_save
 from supple.model import FlexibleModel
 from supple.sources import MergeInput

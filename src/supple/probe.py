@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from supple.data.samples import Dataset
 from supple.errors import RecipeError
-from supple.evaluate import Dataset
 from supple.losses import Objective
 from supple.machine import has_bf16
 from supple.model import FlexibleModel

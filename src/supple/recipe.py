@@ -1,22 +1,22 @@
 """Recipes: one YAML file is the whole story of a run. No includes, no inheritance, no interpolation.
 
-Sections: `data`, `backbone`, `method`, `loss`, `train`, and if wanted `copycat`. The settings of a backbone, a method
-or a loss are the keyword arguments of the class or function that its `name` stands for. An unknown key stops the run.
+Sections: `data`, `backbone`, `method`, `loss`, `train`, and if wanted `copycat`. The settings of a data set, backbone,
+method or loss are the keyword arguments of what its `name` stands for. An unknown key stops the run.
 """
 
 import inspect
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 
 from supple.errors import RecipeError
-from supple.text import did_you_mean
+from supple.text import did_you_mean, nearest
 
 T = TypeVar("T", bound=BaseModel)
 STRICT = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
@@ -25,41 +25,14 @@ LARGEST = 1_000_000  # bytes of a recipe file
 NESTED = (("method", "branch"), ("backbone", "args"), ("train", "optimizer"), ("train", "schedule"))
 
 
-Side = Annotated[int, Field(ge=1, le=8192)]
-
-
 class Data(BaseModel):
-    model_config = STRICT
+    """What the recipes of all data sets say; the settings of the set itself are attributes too."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
     name: str  # a key of supple.data.sets.DATASETS
-    root: str | None = None  # file or folder; looked for here, in the folders of $SUPPLE_DATA and in ./data
     batch_size: int = Field(64, ge=1)
-    size: Side | tuple[Side, Side] | None = None  # pixels of a side, or height and width; None: the images' own
-    channels: Literal[1, 3] | None = None  # None: the images' own
-    classes: int | None = Field(None, ge=1)  # how many; only needed to profile a folder that is not at hand
-    limit: int | None = Field(None, ge=1)  # use only so many training images
-    test_limit: int | None = Field(None, ge=1)  # use only so many test images
-    holdout: int | float = Field(0.1, gt=0)  # kept out of training to choose the epoch: a share, or a number of images
-    test_share: float | None = Field(None, gt=0, lt=1)  # of a folder without a test part; None: 0.2
-    crop: int = Field(0, ge=0, le=64)  # random crop after padding by so many pixels
-    flip: bool = False  # random horizontal flip
-    policy: str | None = None  # autoaugment, randaugment, trivialaugment: image by image, slower
-    mean: tuple[float, ...] | None = None  # None: measured on the training images
-    std: tuple[float, ...] | None = None
-    max_pixels: int = Field(50_000_000, ge=1)  # larger pictures are refused before they are decoded
-    rate: int | None = Field(None, ge=1000, le=384_000)  # sounds: samples per second; None: the set's own, as below
-    seconds: float | None = Field(None, gt=0, le=600)  # sounds: cut to their middle, or followed by silence
-    features: Literal["stft", "mel", "three"] | None = None  # sounds: the spectra that the network sees
-    mels: int | None = Field(None, ge=1, le=512)  # sounds: bands of a mel spectrum
-    fold: int | None = Field(None, ge=1, le=5)  # esc: the fold to test on; None: the last
-    sigma: float | None = Field(None, gt=0, le=100)  # crowds: deviation of a head in the density map, pixels; None: 4
-    sizes: tuple[int, ...] | None = None  # coco: pixels of the shorter side, drawn in training; else the largest
-    longest: int | None = Field(None, ge=1, le=8192)  # coco: pixels of the longer side, at most; None: 1333
-    only: tuple[str, ...] | None = None  # coco: these pictures alone, by file name
-    same: bool = False  # coco: test on the pictures that are trained on: overfitting on purpose
-    repeat: int | None = Field(None, ge=1, le=10_000)  # coco: each training picture so many times in an epoch; None: 1
-    skip_broken: bool = False  # coco: leave out objects that cannot be right, such as boxes without area
-    seed: int = Field(0, ge=0)  # of the splits
-    fingerprint: str | None = None  # of the list of images; written down at the first start, checked ever after
+    classes: int | None = Field(None, ge=1)  # how many; only needed to profile a set that is not at hand
+    fingerprint: str | None = None  # of the list of samples; written down at the first start, checked ever after
 
 
 def _optimizer(given: Any) -> Any:
@@ -141,20 +114,21 @@ def load_recipe(name: str | Path, changes: Iterable[str] = ()) -> Recipe:
     try:
         document = _parse(_read(path))
     except ValueError as error:
-        raise RecipeError(f"{path} is no YAML: {_first_line(error)}.", "See recipes/pocket/ for examples.") from None
+        raise RecipeError(
+            f"{path} is not valid YAML: {_first_line(error)}.", "See recipes/pocket/ for examples."
+        ) from None
     return make_recipe(document, changes, str(path))
 
 
 def make_recipe(document: Any, changes: Iterable[str] = (), where: str = "recipe") -> Recipe:
     """Checks a recipe given as plain data."""
     from supple.backbones import BACKBONES
-    from supple.data.sets import DATASETS
     from supple.losses import OBJECTIVES
     from supple.methods import METHODS
     from supple.sampling import SAMPLERS
 
     if not isinstance(document, dict):
-        raise RecipeError(f"{where} holds no sections.", f"A recipe has: {', '.join(Recipe.model_fields)}.")
+        raise RecipeError(f"{where} has no sections.", f"A recipe has: {', '.join(Recipe.model_fields)}.")
     document = {"loss": {"name": "distill"}, "train": {}, **document}
     for change in changes:
         _change(document, change)
@@ -173,18 +147,15 @@ def make_recipe(document: Any, changes: Iterable[str] = (), where: str = "recipe
     if "branch" in document["method"]:
         document["method"]["branch"] = _branches(document["method"]["branch"])
     recipe = Recipe(
-        data=_section(Data, "data", document["data"], where),
+        data=data_settings(document["data"], where),
         train=_section(Train, "train", document["train"], where),
         **{section: document[section] for section in ("backbone", "method", "loss")},
         copycat=_section(Copycat, "copycat", document["copycat"], where) if document.get("copycat") else None,
     )
-    for key, name, known in (
-        ("data.name", recipe.data.name, list(DATASETS)),
-        ("train.sample", recipe.train.sample, [*SAMPLERS, *METHODS[recipe.method["name"]].sampled]),
-    ):
-        if name not in known:
-            method = f" for method {recipe.method['name']}" if key == "train.sample" else ""
-            raise RecipeError(f'{where}: {key} "{name}" is unknown{method}.', did_you_mean(name, known))
+    sample, samplers = recipe.train.sample, [*SAMPLERS, *METHODS[recipe.method["name"]].sampled]
+    if sample not in samplers:
+        cause = f'{where}: train.sample "{sample}" is unknown for method {recipe.method["name"]}.'
+        raise RecipeError(cause, did_you_mean(sample, samplers))
     return recipe
 
 
@@ -192,7 +163,7 @@ def find_recipe(name: str | Path) -> Path:
     """The file itself, or one of the recipes that come with supple, by its name."""
     given = Path(name)
     if len(given.name) > 200:
-        raise RecipeError(f"{str(name)[:60]}... is no file name.", "Give a recipe. See supple list --recipes.")
+        raise RecipeError(f"{str(name)[:60]}... is not a valid file name.", "Give a recipe. See supple list --recipes.")
     if given.is_file():
         return given
     for root in recipe_folders():
@@ -210,24 +181,56 @@ def recipe_folders() -> list[Path]:
     return [folder for folder in places if folder.is_dir()]
 
 
-def options(target: Callable[..., Any]) -> type[BaseModel]:
-    """The settings of a class or function: its keyword-only arguments, save those that data decide."""
-    fields: dict[str, Any] = {}
+def keywords(target: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
+    """Type and default of the keyword-only arguments of a class or function, save those that data decide; a default of
+    `...` means that there is none.
+    """
+    fields: dict[str, tuple[Any, Any]] = {}
     for name, parameter in inspect.signature(target).parameters.items():
         if parameter.kind is parameter.KEYWORD_ONLY and name not in ("num_classes", "in_channels", "input_shape"):
             required = parameter.default is parameter.empty
             fields[name] = (parameter.annotation, ... if required else parameter.default)
-    return create_model(target.__name__, __config__=STRICT, **fields)
+    return fields
+
+
+def options(target: Callable[..., Any]) -> type[BaseModel]:
+    """The settings of a class or function."""
+    return create_model(target.__name__, __config__=STRICT, **cast(dict[str, Any], keywords(target)))
 
 
 def named_settings(section: str, given: dict[str, Any], registry: dict[str, Any], where: str) -> dict[str, Any]:
-    given = dict(given)
-    name = given.pop("name", None)
+    name = _registered(section, given, registry, where)
+    own = {key: value for key, value in given.items() if key != "name"}
+    return {"name": name, **_section(options(registry[name]), section, own, where).model_dump()}
+
+
+def data_settings(given: dict[str, Any], where: str) -> Data:
+    """The `data` section, checked against the settings of the set that it names."""
+    from supple.data.sets import DATASETS
+
+    name = _registered("data", given, DATASETS, where)
+    model = data_options(name, DATASETS[name].settings())
+    for key in given:
+        if key not in model.model_fields:
+            close = nearest(str(key), model.model_fields)
+            cure = f'Did you mean "data.{close}"?' if close else "Leave it out."
+            takes = f"The data set {name} takes {', '.join(model.model_fields)}."
+            raise RecipeError(f'{where}: unknown key "data.{key}".', f"{cure} {takes}")
+    return Data(**_section(model, "data", given, where).model_dump())
+
+
+def data_options(name: str, own: Mapping[str, tuple[Any, Any]]) -> type[BaseModel]:
+    """The settings of a data set: those of all sets, and its own."""
+    return create_model(name, __base__=Data, **cast(dict[str, Any], own))
+
+
+def _registered(section: str, given: dict[str, Any], registry: Mapping[str, Any], where: str) -> str:
+    name = given.get("name")
     if not isinstance(name, str) or name not in registry:
         what = f'{section} "{name}" is unknown' if name else f"{section}.name is missing"
         cure = f"{did_you_mean(str(name), registry)} One of your own: supple VERB ... --import MODULE."
         raise RecipeError(f"{where}: {what}.", cure)
-    return {"name": name, **_section(options(registry[name]), section, given, where).model_dump()}
+    return name
 
 
 def _read_pairs(name: str, where: str) -> Any:
@@ -238,7 +241,7 @@ def _read_pairs(name: str, where: str) -> Any:
             raise ValueError("it holds no list")
         for pair in pairs:
             if not isinstance(pair, list) or len(pair) != 2 or any(type(size) is not int for size in pair):
-                raise ValueError(f"{str(pair)[:60]} is no pair of whole numbers")
+                raise ValueError(f"{str(pair)[:60]} is not a pair of whole numbers")
         return pairs
     except (OSError, ValueError, RecursionError) as error:
         cure = "Give a JSON file with a pair for each block: [[24, 282], [24, 282], ...]."
@@ -248,7 +251,7 @@ def _read_pairs(name: str, where: str) -> Any:
 def _read(path: Path) -> str:
     """A page of text; never a device, and never more than a page."""
     if not path.is_file():
-        raise ValueError("it is no file" if path.exists() else "there is no such file")
+        raise ValueError("it is not a file" if path.exists() else "there is no such file")
     with path.open("rb") as file:
         content = file.read(LARGEST + 1)
     if len(content) > LARGEST:
@@ -286,16 +289,18 @@ def _change(document: dict[str, Any], change: str) -> None:
     key, equals, text = change.partition("=")
     section, dot, name = key.strip().partition(".")
     if not (equals and dot and name):
-        raise RecipeError(f'"{change}" is no change.', "Write section.key=value, for example train.epochs=3.")
+        raise RecipeError(f'"{change}" is not a valid change.', "Write section.key=value, for example train.epochs=3.")
     if section not in Recipe.model_fields:
         names = [f"{known}.{name}" for known in Recipe.model_fields]
         raise RecipeError(f'unknown key "{key}".', did_you_mean(key, names))
     try:
         value = _parse(text)
     except ValueError:
-        raise RecipeError(f'"{text}" in "{change}" is no YAML value.', "Quote it, or write a plain value.") from None
+        raise RecipeError(
+            f'"{text}" in "{change}" is not a valid YAML value.', "Quote it, or write a plain value."
+        ) from None
     given = document.get(section) or {}
-    if isinstance(given, dict):  # what is no section is named when the sections are checked
+    if isinstance(given, dict):  # what is not a section is named when the sections are checked
         nested = (section, name.partition(".")[0]) in NESTED
         document[section] = _put(given, name.split(".") if nested else [name], value, key)
 

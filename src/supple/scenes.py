@@ -18,7 +18,7 @@ class Objects(NamedTuple):
     shapes: Tensor  # (batch, objects, GRID, GRID), uint8: the mask inside its own box, 255 where the object is
 
 
-class Scenes(NamedTuple):
+class DetectionBatch(NamedTuple):
     """A batch of pictures. A network in training mode reads the objects; otherwise they are not looked at."""
 
     images: Tensor  # (batch, 3, height, width); smaller pictures are padded on the right and below
@@ -37,12 +37,12 @@ class Truth(NamedTuple):
     masks: Tensor  # (batch, objects, height, width), bool; without height and width where nothing is scored
 
 
-def as_scenes(x: "Tensor | Scenes") -> Scenes:
+def as_batch(x: "Tensor | DetectionBatch") -> DetectionBatch:
     """A plain batch of images is a batch of pictures without any padding."""
-    if isinstance(x, Scenes):
+    if isinstance(x, DetectionBatch):
         return x
     sizes = torch.tensor(x.shape[-2:], device=x.device).expand(len(x), 2)
-    return Scenes(x, sizes, sizes)
+    return DetectionBatch(x, sizes, sizes)
 
 
 def stacked(parts: list[Tensor], fill: float = 0) -> Tensor:

@@ -22,7 +22,7 @@ FOUND = "search.json"
 
 @dataclass(frozen=True)
 class Try:
-    """One branch at one exit, with its score on the held-out images."""
+    """One branch at one exit, with its score on the validation images."""
 
     point: str
     d: int
@@ -59,10 +59,10 @@ def search(
         if not quiet:
             say(f"{place} of {len(wanted)}: d={width} heads={number}")
         run = train(with_branch(recipe, width, number), folder / f"d{width}-heads{number}", resume=True, quiet=quiet)
-        held_out = selected(run)
+        validation = selected(run)
         for exit_, allowed in enumerate(within):
             if (width, number) in allowed:
-                row, seen = allowed[width, number], held_out[f"exit={exit_ + 1}"]
+                row, seen = allowed[width, number], validation[f"exit={exit_ + 1}"]
                 one = Try(f"exit={exit_ + 1}", width, number, row["params"], seen["score"], seen["loss"])
                 tries[exit_].append(one)
     ranked = [sorted(one, key=lambda t: (-t.score, t.loss)) for one in tries]
@@ -81,7 +81,7 @@ def with_branch(recipe: Recipe, d: int, heads: int) -> Recipe:
 
 
 def selected(run: Path) -> dict[str, dict[str, float]]:
-    """The held-out figures of the epoch that a run kept."""
+    """The validation figures of the epoch that a run kept."""
     lines = [json.loads(line) for line in (run / checkpoint.METRICS).read_text().splitlines()]
     kept: dict[str, dict[str, float]] = [line for line in lines if line["selected"]][-1]["val"]
     return kept

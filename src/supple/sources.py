@@ -73,7 +73,7 @@ def _seen(one: MergeInput) -> dict[str, Any]:
         "number of classes": len(model.classes),
         **{f"class {place}": name for place, name in enumerate(model.classes, 1)},
         "input shape": model.input_shape,
-        **{f"data.{key}": prepared.get(key) for key in ("size", "channels", "mean", "std", "hearing")},
+        **{f"data.{key}": prepared.get(key) for key in ("size", "channels", "mean", "std", "spectrogram")},
     }
 
 

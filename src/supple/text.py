@@ -73,10 +73,15 @@ def duration(seconds: float) -> str:
 def did_you_mean(word: str, options: Iterable[str]) -> str:
     """`Did you mean "epochs"?`, or the list of what there is, if it can be read."""
     options = sorted(options)
-    close = difflib.get_close_matches(word, options, n=1, cutoff=0.6)
-    if close:
-        return f'Did you mean "{close[0]}"?'
+    close = nearest(word, options)
+    if close is not None:
+        return f'Did you mean "{close}"?'
     return f"Possible: {first(options, MOST_LISTED)}{f' ({len(options):,})' if len(options) > MOST_LISTED else '.'}"
+
+
+def nearest(word: str, options: Iterable[str]) -> str | None:
+    """The option that a misspelt word comes close to, if any."""
+    return next(iter(difflib.get_close_matches(word, sorted(options), n=1, cutoff=0.6)), None)
 
 
 def say(message: str) -> None:

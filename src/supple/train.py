@@ -21,8 +21,9 @@ from supple import checkpoint, files
 from supple.assemble import fresh_model, load_data, pin, with_copies
 from supple.cost import costly_branches, profile
 from supple.data.images import one_ahead
+from supple.data.samples import Dataset
 from supple.errors import TrainError
-from supple.evaluate import Dataset, evaluate, evaluate_group, mean_loss, mean_score
+from supple.evaluate import evaluate, evaluate_group, mean_loss, mean_score
 from supple.features import cached
 from supple.finish import finalize, settled_points
 from supple.initial import initialise

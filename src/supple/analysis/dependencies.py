@@ -7,7 +7,7 @@ from torch import Tensor
 
 from supple.analysis.finding import OnProgress
 from supple.analysis.images import BATCH, answering, batch
-from supple.evaluate import Dataset
+from supple.data.samples import Dataset
 from supple.methods.dense import Dense
 from supple.point import FULL
 

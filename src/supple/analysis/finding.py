@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
+from supple.data.samples import Dataset
 from supple.errors import CheckpointError
-from supple.evaluate import Dataset
 from supple.model import FlexibleModel
 
 OnProgress = Callable[[int], None]  # is told how many more images are done

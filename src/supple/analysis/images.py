@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from supple.data.samples import Dataset
 from supple.errors import DataError
-from supple.evaluate import Dataset, to_device
+from supple.evaluate import to_device
 from supple.model import FlexibleModel
 
 BATCH = 128

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from supple.analysis.finding import OnProgress
 from supple.analysis.images import BATCH, answering, batch
-from supple.evaluate import Dataset
+from supple.data.samples import Dataset
 from supple.methods.skip import Skip
 from supple.point import Point
 

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from supple.analysis.finding import OnProgress
 from supple.analysis.images import answering, batch
-from supple.evaluate import Dataset, draw
+from supple.data.samples import Dataset
+from supple.evaluate import draw
 from supple.methods.shuffle import Shuffle
 from supple.methods.trunk import read_token
 from supple.point import Point

@@ -58,7 +58,8 @@ class WithOutputs(Protocol):
 class Detector(Protocol):
     """A network that answers with a mapping of `Output`'s fields instead of logits names its task."""
 
-    task: str  # a key of supple.tasks.TASKS
+    task: str  # a key of supple.tasks.TASKS; it answers no other, and no other backbone answers it
+    objective: str  # a key of losses.OBJECTIVES: the losses that it computes itself
 
 
 class Listener(Protocol):
@@ -102,9 +103,14 @@ def own_outputs(network: nn.Module) -> int | None:
     return cast(WithOutputs, network).outputs if isinstance(getattr(network, "outputs", None), int) else None
 
 
-def own_task(make: Any) -> str:
-    """The task of a backbone, from its class: "classes" unless it says otherwise."""
-    return cast(Detector, make).task if hasattr(make, "task") else "classes"
+def own_task(make: Any) -> str | None:
+    """The task that a backbone answers alone, from its class; None: whatever it is trained for."""
+    return cast(Detector, make).task if hasattr(make, "task") else None
+
+
+def own_objective(make: Any) -> str | None:
+    """The objective that a recipe must have for a backbone with losses of its own; None: it has none."""
+    return cast(Detector, make).objective if hasattr(make, "objective") else None
 
 
 def takes_sound(make: Any) -> bool:

@@ -7,7 +7,7 @@ from supple.cli.common import Changes, Json, Points, Run, must_be_run, points_of
 from supple.errors import RecipeError
 
 if TYPE_CHECKING:
-    from supple.evaluate import Dataset
+    from supple.data.samples import Dataset
     from supple.ladder import Ladder
     from supple.model import FlexibleModel
     from supple.point import Point

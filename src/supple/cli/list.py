@@ -27,7 +27,7 @@ def list_(
     if cuts is not None:
         show_cuts(cuts, size, depth, json)
         return
-    from supple.recipe import options, recipe_folders
+    from supple.recipe import data_options, options, recipe_folders
     from supple.text import table
 
     found = {
@@ -53,7 +53,8 @@ def list_(
                 ("losses", OBJECTIVES),
             )
         }
-        document = {**settings, "data": list(DATASETS), "sampling": list(SAMPLERS), **document}
+        data = {name: list(data_options(name, entry.settings()).model_fields) for name, entry in DATASETS.items()}
+        document = {**settings, "data": data, "sampling": list(SAMPLERS), **document}
     if json:
         print_json(document)
         return

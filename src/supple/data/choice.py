@@ -1,13 +1,14 @@
-"""Which samples are trained on, held out and tested: chosen before any is decoded."""
+"""Which samples are for training, validation and test: chosen before any is decoded."""
 
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
-from supple.data.parts import Collection, Part
-from supple.data.samples import Samples
+from supple.data.parts import Collection, Part, Reader
+from supple.data.samples import Dataset
 from supple.data.split import same_number_each, set_aside_whole
 from supple.errors import DataError
 from supple.text import some
@@ -15,27 +16,28 @@ from supple.text import some
 
 @dataclass(frozen=True)
 class Splits:
-    train: Samples
-    val: Samples  # for choosing the epoch; never trained on
-    test: Samples
-    fingerprint: str = ""  # of the list of images and labels: the same list gives the same splits
+    train: Dataset
+    val: Dataset  # for choosing the epoch; never trained on
+    test: Dataset
+    fingerprint: str = ""  # of the list of images and targets: the same list gives the same splits
 
     def __str__(self) -> str:
-        repeat = getattr(self.train, "repeat", 1)
+        repeat = self.train.repeat
         learnt = some(len(self.train) // repeat, self.train.preprocess.kind)
         times = f", each {repeat} times," if repeat > 1 else ","
-        return f"{learnt} to train on{times} {len(self.val):,} held out, {len(self.test):,} to test"
+        return f"{learnt} to train on{times} {len(self.val):,} for validation, {len(self.test):,} to test"
 
 
-def checked_fingerprint(found: Collection, expected: str | None, name: str) -> str:
-    """Of the list of images and labels; refused if another is expected."""
-    return must_be(expected, _fingerprint(found), name)
+def read_parts(reader: Reader) -> tuple[Collection, str]:
+    """The parts of a data set and their fingerprint; refused if another is expected."""
+    found: Collection = reader.read()
+    return found, must_match(reader, _fingerprint(found))
 
 
-def must_be(expected: str | None, seen: str, name: str) -> str:
-    if expected is not None and expected != seen:
+def must_match(reader: Reader, seen: str) -> str:
+    if reader.fingerprint is not None and reader.fingerprint != seen:
         raise DataError(
-            f"the images of data set {name} are not those that the run was trained with.",
+            f"the images of data set {reader.where} are not those that the run was trained with.",
             "Test images may have been trained on. Restore them, or accept it: data.fingerprint=null.",
         )
     return seen
@@ -45,37 +47,52 @@ def _fingerprint(found: Collection) -> str:
     digest = hashlib.sha256()
     for part in (found.train, found.val, found.test):
         if part is not None:
-            digest.update(part.labels.numpy().tobytes())
+            known = [values for values in (part.targets, part.strata) if values is not None] or [part.split_by]
+            for described in dict.fromkeys(map(_bytes, known)):  # labels are their own strata: they count once
+                digest.update(described)
             if not isinstance(part.images, Tensor):
                 digest.update("\n".join("/".join(Path(str(source)).parts[-2:]) for source in part.images).encode())
     return digest.hexdigest()[:16]
 
 
+def _bytes(values: Any) -> bytes:
+    if isinstance(values, Tensor):
+        return bytes(values.contiguous().numpy().tobytes())
+    return "\n".join(repr(value) for value in values).encode()
+
+
 def choose(found: Collection, limit: int | None, holdout: int | float, test_limit: int | None, seed: int) -> list[Part]:
     """The images of train, val and test that are wanted, before any is decoded."""
+    check_limits(limit, test_limit)
     train, val, test = found.train, found.val, found.test
     if val is None:
-        count = _held_out(holdout, len(train.labels), limit)
-        held, rest = set_aside_whole(train.labels, train.groups, count, seed)
+        count = _validation_count(holdout, len(train), limit)
+        held, rest = set_aside_whole(train.split_by, train.groups, count, seed)
         if len(held) > len(rest):
             raise DataError(
-                f"holdout {holdout} keeps {len(held)} of {len(train.labels)} training images for validation.",
+                f"holdout {holdout} keeps {len(held)} of {len(train)} training images for validation.",
                 "Lower data.holdout: at most half of the images, as a number or as a share below 1.",
             )
         if len(held) == 0:
             raise DataError(
-                f"holdout {holdout} of {len(train.labels)} training images keeps none for validation.",
+                f"holdout {holdout} of {len(train)} training images keeps none for validation.",
                 "Raise data.holdout: a number of images, or a share below 1. Every class keeps one to train on.",
             )
         train, val = train.pick(rest), train.pick(held)
     if limit is not None:
-        train = train.pick(same_number_each(train.labels, limit, seed))
+        train = train.pick(same_number_each(train.split_by, limit, seed))
     if test_limit is not None:
-        test = test.pick(same_number_each(test.labels, test_limit, seed))
+        test = test.pick(same_number_each(test.split_by, test_limit, seed))
     return [train, val, test]
 
 
-def _held_out(holdout: int | float, available: int, limit: int | None) -> int:
+def check_limits(limit: int | None, test_limit: int | None) -> None:
+    for word, number in (("limit", limit), ("test_limit", test_limit)):
+        if number is not None and number < 1:
+            raise DataError(f"{word} is {number}.", f"Set data.{word} to 1 or more, or leave it out.")
+
+
+def _validation_count(holdout: int | float, available: int, limit: int | None) -> int:
     if not holdout > 0 or (holdout >= 1 and not float(holdout).is_integer()):
         raise DataError(
             f"holdout is {holdout}.", "Set data.holdout to a share above 0 and below 1, or a number of images."

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from supple.data.parts import Collection, Part, Request
+from supple.data.parts import Collection, Part, labelled
+from supple.data.paths import find, search_paths
 from supple.data.pickled import CURE, Array, unpickle
-from supple.data.places import find, places
 from supple.errors import DataError
 
 PIXELS = 3 * 32 * 32
@@ -81,13 +81,19 @@ LAYOUTS = {
 }
 
 
-def cifar10(request: Request) -> Collection:
-    return _cifar(10, request.root)
+def cifar10(
+    *,
+    root: str | None = None,  # the folder or archive, or a folder that holds it; None: looked for in the usual places
+) -> Collection:
+    return _cifar(10, root)
 
 
-def cifar100(request: Request) -> Collection:
+def cifar100(
+    *,
+    root: str | None = None,  # the folder or archive, or a folder that holds it; None: looked for in the usual places
+) -> Collection:
     """CIFAR-100 with its 100 fine labels."""
-    return _cifar(100, request.root)
+    return _cifar(100, root)
 
 
 def _cifar(classes: int, root: str | None) -> Collection:
@@ -107,7 +113,7 @@ def _cifar(classes: int, root: str | None) -> Collection:
 
 def _locate(classes: int, root: str | None) -> tuple[Layout, Path]:
     """The version at root: the archive, the folder, or a folder with either inside; without root, in any place."""
-    tops = places() if root is None else [find(root)]
+    tops = search_paths() if root is None else [find(root)]
     for top in tops:
         for layout in LAYOUTS[classes]:
             if top.is_file() and (top.name == layout.archive or _holds(top, layout)):
@@ -196,7 +202,7 @@ def _checked(
 def _joined(batches: list[tuple[np.ndarray[Any, Any], list[int]]]) -> Part:
     pixels = np.concatenate([batch for batch, _ in batches])  # red, green and blue plane of each image, row by row
     labels = [label for _, part in batches for label in part]
-    return Part(torch.from_numpy(pixels).view(-1, 3, 32, 32), torch.tensor(labels))
+    return labelled(torch.from_numpy(pixels).view(-1, 3, 32, 32), torch.tensor(labels))
 
 
 def _class_names(data: bytes | None, where: str, layout: Layout, classes: int) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """COCO: pictures with boxes and masks, listed in json files. A folder or a zip of one, only read, never written to.
 
 `images/` with `annotations/train.json` and `val.json`, or COCO's own names (`train2017/`, `instances_train2017.json`).
-`val.json` is the test part; what chooses the epoch is held out of the training pictures.
+`val.json` is the test part; validation pictures are taken from the training pictures.
 """
 
 import hashlib
@@ -9,16 +9,18 @@ import json
 import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from supple.data.decode import SUFFIXES
 from supple.data.masks import check
+from supple.data.paths import wanted
 from supple.data.scene_set import Picture
 from supple.data.source import Source, read_bytes
 from supple.data.tree import files_below
 from supple.errors import DataError
+from supple.text import say
 
 PARTS = {"train": ("train.json", "instances_train2017.json"), "val": ("val.json", "instances_val2017.json")}
 LAYOUT = "Expected images/ and annotations/train.json and val.json, or COCO's own names."
@@ -26,7 +28,30 @@ SLACK = 1.0  # pixels that a box may lie outside its picture: rounding
 THINNEST = 0.01  # pixels of a box's side
 
 
-def read_coco(root: Path, skip_broken: bool = False) -> tuple[dict[str, list[Picture]], tuple[str, ...], int]:
+class Pictures(NamedTuple):
+    """What a reader of pictures with objects gives."""
+
+    train: list[Picture]
+    test: list[Picture]
+    classes: tuple[str, ...]
+
+
+def coco(
+    *,
+    root: str | None = None,  # a folder or a zip; looked for here, in the folders of $SUPPLE_DATA and in ./data
+    skip_broken: bool = False,  # leave out objects that cannot be right, such as boxes without area
+) -> Pictures:
+    place = wanted(root, "coco", f"Set data.root to a folder or a zip. {LAYOUT}")
+    parts, classes, broken = read_coco(place, skip_broken)
+    if not any(len(one.labels) for one in parts["train"]):
+        cause = f"{root}: no picture to train on has an object{', the broken ones left out' if broken else ''}."
+        raise DataError(cause, "List objects with bbox, category_id and segmentation in the json of train.")
+    if broken:
+        say(f"{root}: {broken} broken objects were left out (data.skip_broken)")
+    return Pictures(parts["train"], parts["val"], classes)
+
+
+def read_coco(root: Path, skip_broken: bool) -> tuple[dict[str, list[Picture]], tuple[str, ...], int]:
     """The pictures of `train` and `val` in the order of their files, the class names, and how many objects were left
     out because they are broken: a box without area or outside its picture, or no outline.
     """
@@ -67,7 +92,7 @@ def _document(source: Source, where: str) -> tuple[dict[str, Any], str]:
     try:
         document = json.loads(read_bytes(source))
     except (OSError, ValueError, RecursionError) as problem:
-        raise DataError(f"{where} is no readable json: {problem}.", "Restore it.") from None
+        raise DataError(f"{where} is not valid JSON: {problem}.", "Restore it.") from None
     for key in ("images", "annotations", "categories"):
         entries = document.get(key) if isinstance(document, dict) else None
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):

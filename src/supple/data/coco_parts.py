@@ -1,59 +1,51 @@
-"""Which pictures of a COCO set are trained on, chosen with and tested on."""
+"""Pictures with objects: which of them are for training, validation and test."""
 
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 
-from supple.data.choice import Splits, must_be
-from supple.data.coco import LAYOUT, fingerprint_of
+from supple.data.choice import Splits, check_limits, must_match
+from supple.data.coco import Pictures, fingerprint_of
 from supple.data.decode import MAX_PIXELS, header
-from supple.data.places import find
-from supple.data.scene_prepare import MEAN, STD, ScenePrepare
-from supple.data.scene_set import Picture, SceneSet, must_fit
+from supple.data.parts import Reader
+from supple.data.scene_prepare import MEAN, STD, DetectionPrepare
+from supple.data.scene_set import DetectionSet, Picture, must_fit
+from supple.data.settings import Count, Holdout, Seed, Side
 from supple.data.source import content
 from supple.errors import DataError
-from supple.text import did_you_mean, say
+from supple.model import Shape
+from supple.text import did_you_mean
 
-SIZES, LONGEST = (800,), 1333  # pixels, unless the recipe says otherwise
+LONGEST = 1333  # pixels, unless the recipe says otherwise
+Repeats = Annotated[int, Field(ge=1, le=10_000)]
 
 
-def load_scenes(
-    name: str,
-    reader: Callable[[Path, bool], tuple[dict[str, list[Picture]], tuple[str, ...], int]],
+def load_detection(
+    reader: Reader,
     *,
-    root: str | None = None,
-    sizes: tuple[int, ...] | None = None,
-    longest: int | None = None,
-    only: tuple[str, ...] | None = None,
-    same: bool = False,
-    repeat: int = 1,
-    skip_broken: bool = False,
-    limit: int | None = None,
-    test_limit: int | None = None,
-    holdout: int | float = 0.1,
-    flip: bool = False,
-    mean: tuple[float, ...] | None = None,
-    std: tuple[float, ...] | None = None,
-    max_pixels: int = MAX_PIXELS,
-    seed: int = 0,
-    fingerprint: str | None = None,
+    sizes: tuple[Side, ...] = (800,),  # pixels of the shorter side, drawn in training; else the largest
+    longest: Side | None = None,  # pixels of the longer side, at most; None: 1333, or the largest of sizes
+    only: tuple[str, ...] | None = None,  # these pictures alone, by file name
+    same: bool = False,  # test on the pictures that are trained on: overfitting on purpose
+    repeat: Repeats = 1,  # each training picture so many times in an epoch
+    limit: Count | None = None,  # use only so many training pictures
+    test_limit: Count | None = None,  # use only so many test pictures
+    holdout: Holdout = 0.1,  # validation pictures: a number, or a share below 1
+    flip: bool = False,  # random horizontal flip
+    mean: tuple[float, ...] = MEAN,  # of values in 0..1, per channel
+    std: tuple[float, ...] = STD,  # the same
+    max_pixels: Count = MAX_PIXELS,  # larger pictures are refused before they are decoded
+    seed: Seed = 0,  # of the splits
 ) -> Splits:
-    """sizes: of the shorter side in pixels, drawn in training; longest: of the longer side, at most. only: these
-    pictures alone; same: tested on what it is trained on; repeat: every picture so often in an epoch.
-    """
-    if root is None:
-        raise DataError(f'data set "{name}" needs to know which.', f"Set data.root to a folder or a zip. {LAYOUT}")
+    """Data sets of pictures with objects in them."""
+    check_limits(limit, test_limit)
     preprocess = prepared(sizes, longest, mean, std, max_pixels)
-    parts, classes, broken = reader(find(root), skip_broken)
-    if not any(len(one.labels) for one in parts["train"]):
-        cause = f"{root}: no picture to train on has an object{', the broken ones left out' if broken else ''}."
-        raise DataError(cause, "List objects with bbox, category_id and segmentation in the json of train.")
-    if broken:
-        say(f"{root}: {broken} broken objects were left out (data.skip_broken)")
-    seen = must_be(fingerprint, fingerprint_of(parts.values()), root)
+    found: Pictures = reader.read()
+    train, test, classes = found
+    seen = must_match(reader, fingerprint_of((train, test)))
     rng = torch.Generator().manual_seed(seed)
-    train, test = parts["train"], parts["val"]
     if only is not None:
         train, test = _named(train, test, only, same)
     if same:
@@ -61,27 +53,32 @@ def load_scenes(
             train = _some(train, limit, rng)
         val = test = train
     else:
-        val, train = _held_out(train, holdout, limit, rng)
+        val, train = _for_validation(train, holdout, limit, rng)
         train, test = _some(train, limit, rng), _some(test, test_limit, rng)
     for one in (*val, *test):  # what is wrong with these would only be seen after the training
         must_fit(one, *header(*content(one.source, max_pixels)))
-    learnt = SceneSet(train, classes, preprocess, sizes or SIZES, flip, repeat)
-    return Splits(learnt, SceneSet(val, classes, preprocess), SceneSet(test, classes, preprocess), seen)
+    learnt = DetectionSet(train, classes, preprocess, reader.task, sizes, flip, repeat)
+    chosen_with, tested_on = (DetectionSet(part, classes, preprocess, reader.task) for part in (val, test))
+    return Splits(learnt, chosen_with, tested_on, seen)
+
+
+def detection_shape(settings: Mapping[str, Any], stored: Shape | None, use_audio: bool) -> Shape:
+    """Of the usual picture."""
+    return prepared(settings["sizes"], settings["longest"]).shape
 
 
 def prepared(
-    sizes: tuple[int, ...] | None,
+    sizes: tuple[int, ...],
     longest: int | None,
-    mean: tuple[float, ...] | None = None,
-    std: tuple[float, ...] | None = None,
+    mean: tuple[float, ...] = MEAN,
+    std: tuple[float, ...] = STD,
     max_pixels: int = MAX_PIXELS,
-) -> ScenePrepare:
+) -> DetectionPrepare:
     """How pictures are prepared when nothing is drawn: the largest size."""
-    sizes = sizes or SIZES
-    if min(sizes) < 1:
+    if not sizes or min(sizes) < 1:
         raise DataError(f"data.sizes is {list(sizes)}.", "Give pixels of the shorter side: [480, 512, 544].")
     most = max(LONGEST, *sizes) if longest is None else longest
-    return ScenePrepare(max(sizes), most, tuple(mean or MEAN), tuple(std or STD), max_pixels)
+    return DetectionPrepare(max(sizes), most, tuple(mean), tuple(std), max_pixels)
 
 
 def _named(
@@ -103,14 +100,14 @@ def _named(
     return first, second
 
 
-def _held_out(
+def _for_validation(
     train: list[Picture], holdout: int | float, limit: int | None, rng: torch.Generator
 ) -> tuple[list[Picture], list[Picture]]:
     used = len(train) if limit is None else min(limit, len(train))
     count = int(holdout) if holdout >= 1 else max(1, round(holdout * used))
     if not 0 < count < len(train):
         raise DataError(
-            f"holding out {count} of {len(train)} training pictures leaves none on one side.",
+            f"{count} of {len(train)} training pictures for validation leaves none on one side.",
             "Change data.holdout: a number of pictures, or a share below 1.",
         )
     order = torch.randperm(len(train), generator=rng).tolist()

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from supple.data.folder import image_files
-from supple.data.images import ImageSet
-from supple.data.places import find
+from supple.data.images import ImageSet, open_all
+from supple.data.paths import find
 from supple.data.source import Source
 from supple.errors import DataError
 from supple.model import FlexibleModel
@@ -29,12 +29,12 @@ def unlabelled(root: str, limit: int | None, seed: int) -> list[Source]:
 @torch.inference_mode()
 def label(sources: Sequence[Source], model: FlexibleModel, watch: Callable[[int], None] | None = None) -> Tensor:
     """The class that the full model says for each image, prepared as for its own training."""
-    images = ImageSet(sources, torch.zeros(len(sources), dtype=torch.int64), model.classes, model.preprocess)
     found = []
-    for indices in torch.split(torch.arange(len(sources)), 256):
-        found.append(model(images.batch(indices)[0]).argmax(1).cpu())
+    for step in range(0, len(sources), 256):
+        some = sources[step : step + 256]
+        found.append(model(model.preprocess.normalise(open_all(some, model.preprocess))).argmax(1).cpu())
         if watch is not None:
-            watch(len(indices))
+            watch(len(some))
     return torch.cat(found)
 
 

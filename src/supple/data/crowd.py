@@ -6,14 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from supple.data.decode import SUFFIXES as IMAGES
 from supple.data.decode import header
 from supple.data.folder import split_by_seed
-from supple.data.parts import Collection, Part, Request
-from supple.data.places import find
-from supple.data.scene import Scene
+from supple.data.parts import Collection, Part
+from supple.data.paths import wanted
+from supple.data.scene import CrowdSample
+from supple.data.settings import Seed, Share
 from supple.data.sound import SUFFIXES as SOUNDS
 from supple.data.source import Source, content, read_bytes
 from supple.data.tree import Files, files_below
@@ -24,43 +23,49 @@ POINTS = "points.json"
 LARGEST = 100_000_000  # bytes of the list of points
 FARTHEST = 1e18  # pixels that a number may stand for
 LAYOUT = f'Expected images/NAME.jpg and {POINTS}: {{"images": {{"NAME.jpg": {{"points": [[x, y], ...]}}}}}}.'
+ROOT = "Set data.root to its folder, or a zip of it."
 CLASSES = ("people",)
 PARTS = ("train", "val", "test")
 
 
-def crowd(request: Request) -> Collection:
+def crowd(
+    *,
+    root: str | None = None,  # a folder or a zip; looked for here, in the folders of $SUPPLE_DATA and in ./data
+    test_share: Share = 0.2,  # of the pictures, if the list names no split
+    seed: Seed = 0,  # of the splits
+) -> Collection:
     """The split that the list names, or one by seed if it names none.
 
     A picture's sound lies beside it under the same name, or at the same place below `sounds/`. Either every picture has
     one, or none.
     """
-    root = root_of(request, "crowd")
-    files, _ = files_below(root, (*IMAGES, *SOUNDS, ".json"))
+    place = wanted(root, "crowd", ROOT)
+    files, _ = files_below(place, (*IMAGES, *SOUNDS, ".json"))
     lists = sorted((path for path in files if path[-1] == POINTS), key=len)
     if not lists:
-        raise DataError(f"{root} has no {POINTS}.", LAYOUT)
+        raise DataError(f"{place} has no {POINTS}.", LAYOUT)
     base = lists[0][:-1]
-    where = f"{root}/{'/'.join(lists[0])}"
+    where = f"{place}/{'/'.join(lists[0])}"
     entries = read_list(files[lists[0]], where)
     sounds = sounds_below(files, (*base, "sounds")) | sounds_below(files, (*base, "images"))
-    scenes, parts = [], []
+    samples, parts = [], []
     for name, entry in entries.items():
         path = (*base, "images", *name.split("/"))
         if path not in files:
             raise DataError(f"{where} names {name}, but there is no images/{name}.", "Add it, or remove its entry.")
         sound = sounds.get(str(Path(name).with_suffix("")))
-        scenes.append(replace(scene(files[path], name, entry, where), sound=sound))
+        samples.append(replace(crowd_sample(files[path], name, entry, where), sound=sound))
         part = entry.get("split")
         if part is not None and part not in PARTS:
             raise DataError(f"{where}: the split of {name} is {part!r}.", f"Use {', '.join(PARTS)}, or none at all.")
         parts.append(part)
     if None in parts and any(parts):
         raise DataError(f"{where}: {list(entries)[parts.index(None)]} has no split, others have.", "Give all, or none.")
-    alike(scenes)
-    _tell_unlisted(files, (*base, "images"), len(scenes), where)
+    alike(samples)
+    _tell_unlisted(files, (*base, "images"), len(samples), where)
     if None in parts:
-        return split_by_seed(people(scenes), CLASSES, request)
-    return collection({part: [s for s, p in zip(scenes, parts) if p == part] for part in PARTS}, where)
+        return split_by_seed(Part(samples), CLASSES, test_share, seed)
+    return collection({part: [s for s, p in zip(samples, parts) if p == part] for part in PARTS}, where)
 
 
 def _tell_unlisted(files: Files, folder: tuple[str, ...], listed: int, where: str) -> None:
@@ -69,32 +74,28 @@ def _tell_unlisted(files: Files, folder: tuple[str, ...], listed: int, where: st
         say(f"{where}: {there - listed} of {there} pictures are not listed, and not used")
 
 
-def collection(parts: dict[str, list[Scene]], where: str) -> Collection:
-    """Scenes as they are split; without a test part, the validation part is it."""
+def collection(parts: dict[str, list[CrowdSample]], where: str) -> Collection:
+    """Samples as they are split; without a test part, the validation part is it."""
     train, val, test = (parts[part] for part in PARTS)
     if not test:
         val, test = [], val
-    for word, scenes in (("train", train), ("test", test)):
-        if not scenes:
+    for word, samples in (("train", train), ("test", test)):
+        if not samples:
             raise DataError(f"{where} has no picture of the split {word}.", f"Name the split {word} of some pictures.")
-    return Collection(people(train), people(test), CLASSES, val=people(val) if val else None)
+    return Collection(Part(train), Part(test), CLASSES, val=Part(val) if val else None)
 
 
-def people(scenes: Sequence[Scene]) -> Part:
-    return Part(scenes, torch.zeros(len(scenes), dtype=torch.int64))
-
-
-def alike(scenes: Sequence[Scene]) -> None:
+def alike(samples: Sequence[CrowdSample]) -> None:
     """Refuses pictures of which only some have a sound."""
-    silent = [each for each in scenes if each.sound is None]
-    if silent and len(silent) < len(scenes):
+    silent = [each for each in samples if each.sound is None]
+    if silent and len(silent) < len(samples):
         raise DataError(
-            f"{silent[0]} has no sound, but {len(scenes) - len(silent)} of {len(scenes)} pictures have one.",
+            f"{silent[0]} has no sound, but {len(samples) - len(silent)} of {len(samples)} pictures have one.",
             f"Add {Path(str(silent[0])).stem}.wav, or remove all sounds.",
         )
 
 
-def scene(picture: Source, name: str, entry: Any, where: str) -> Scene:
+def crowd_sample(picture: Source, name: str, entry: Any, where: str) -> CrowdSample:
     """One entry of the list, held against its picture as it is shown, upright: all heads lie inside it."""
     width, height = header(*content(picture, 2**62))
     given = entry.get("width", width), entry.get("height", height)
@@ -112,7 +113,7 @@ def scene(picture: Source, name: str, entry: Any, where: str) -> Scene:
                 f"{where}: {name} has a point at {point}, outside its {given[0]} x {given[1]} pixels.",
                 "Correct or remove it.",
             )
-    return Scene(picture, given[0], given[1], tuple((float(x), float(y)) for x, y in points))
+    return CrowdSample(picture, given[0], given[1], tuple((float(x), float(y)) for x, y in points))
 
 
 def read_list(source: Source, where: str) -> dict[str, Any]:
@@ -139,12 +140,6 @@ def sounds_below(files: Files, folder: tuple[str, ...]) -> dict[str, Source]:
         for path, source in files.items()
         if path[: len(folder)] == folder and path[-1].lower().endswith(SOUNDS)
     }
-
-
-def root_of(request: Request, name: str) -> Path:
-    if request.root is None:
-        raise DataError(f'data set "{name}" needs to know where it is.', "Set data.root to its folder, or a zip of it.")
-    return find(request.root)
 
 
 def _is_number(value: Any) -> bool:

@@ -13,16 +13,16 @@ from torch import Tensor
 
 from supple.data.decode import MAX_PIXELS, decode
 from supple.data.decode import SUFFIXES as IMAGES
-from supple.data.hearing import Hearing
+from supple.data.hearing import SpectrogramConfig
 from supple.data.prepare import MAX_SIZE, Preprocess
 from supple.data.sound import SUFFIXES as SOUNDS
 from supple.data.source import Source, content
 from supple.data.spectrum import FLOOR, decibels, fft_length, mel_filters, power
 from supple.errors import DataError
 
-HEARING = Hearing(16_000, 1.0, "mel", mels=64)  # as VGGish hears: windows of 25 ms every 10 ms
+SPECTROGRAM = SpectrogramConfig(16_000, 1.0, "mel", mels=64)  # as of VGGish: windows of 25 ms every 10 ms
 FRAMES = 96
-HEARD = (1, FRAMES, HEARING.mels)  # of one sound
+SOUND_SHAPE = (1, FRAMES, SPECTROGRAM.mels)  # of one sound
 Seen = Tensor | tuple[Tensor, Tensor | None]
 
 
@@ -38,7 +38,7 @@ class CrowdPrepare:
     mean: tuple[float, ...] = (0.0, 0.0, 0.0)
     std: tuple[float, ...] = (1.0, 1.0, 1.0)
     max_pixels: int = MAX_PIXELS
-    hears: bool = False
+    use_audio: bool = False
 
     kind = "image"
     endings = IMAGES
@@ -52,7 +52,7 @@ class CrowdPrepare:
     @property
     def shape(self) -> tuple[Any, ...]:
         picture = (3, *self.size)
-        return (picture, HEARD) if self.hears else picture
+        return (picture, SOUND_SHAPE) if self.use_audio else picture
 
     def open(self, source: Source) -> Tensor:
         """A picture as uint8 (3, height, width)."""
@@ -64,9 +64,11 @@ class CrowdPrepare:
 
     def hear(self, source: Source) -> Tensor:
         """A sound as float32 (1, 96, 64): time downwards, pitch to the right."""
-        (view,) = HEARING.views
-        powers = power(torch.from_numpy(HEARING.wave(source))[None], view.window, view.hop)
-        bands = mel_filters(HEARING.mels, fft_length(view.window) // 2 + 1, HEARING.rate) @ powers  # (1, bands, frames)
+        (view,) = SPECTROGRAM.views
+        powers = power(torch.from_numpy(SPECTROGRAM.wave(source))[None], view.window, view.hop)
+        bands = (
+            mel_filters(SPECTROGRAM.mels, fft_length(view.window) // 2 + 1, SPECTROGRAM.rate) @ powers
+        )  # (1, bands, frames)
         return decibels(bands)[:, :, :FRAMES].transpose(1, 2).sub_(FLOOR / 2).div_(-FLOOR / 4).contiguous()
 
     def normalise(self, images: Tensor) -> Tensor:
@@ -75,7 +77,7 @@ class CrowdPrepare:
     def input(self, source: Source) -> Seen:
         """What the network sees of one file: a batch of one. The sound lies beside the picture; None: there is none."""
         image = self.normalise(self.open(source)[None])
-        if not self.hears:
+        if not self.use_audio:
             return image
         sound = sound_beside(Path(source)) if isinstance(source, str | Path) else None
         return image, None if sound is None else self.hear(sound)[None]
@@ -94,7 +96,7 @@ class CrowdPrepare:
 
     def blank(self) -> Seen:
         image = self.normalise(self.open(self.blank_file())[None])
-        return (image, torch.full((1, *HEARD), -2.0)) if self.hears else image
+        return (image, torch.full((1, *SOUND_SHAPE), -2.0)) if self.use_audio else image
 
     def measured(self, images: Tensor) -> "CrowdPrepare":
         """With mean and deviation of these pictures."""
@@ -108,14 +110,14 @@ class CrowdPrepare:
 
     def to_json(self) -> dict[str, Any]:
         numbers = {"size": list(self.size), "mean": list(self.mean), "std": list(self.std)}
-        return {**numbers, "max_pixels": self.max_pixels, "hears": self.hears}
+        return {**numbers, "max_pixels": self.max_pixels, "use_audio": self.use_audio}
 
     @classmethod
     def from_json(cls, saved: Any) -> "CrowdPrepare":
         """The inverse of `to_json`; whatever else is found is refused."""
         keys = {"size": 2, "mean": 3, "std": 3}
         try:
-            if set(saved) != {*keys, "max_pixels", "hears"} or not isinstance(saved["hears"], bool):
+            if set(saved) != {*keys, "max_pixels", "use_audio"} or not isinstance(saved["use_audio"], bool):
                 raise ValueError(f"it has the keys {', '.join(sorted(saved))}")
             for key, count in keys.items():
                 values = saved[key]
@@ -125,11 +127,11 @@ class CrowdPrepare:
                 raise ValueError("size and max_pixels are whole numbers")
             height, width = saved["size"]
             mean, std = tuple(map(float, saved["mean"])), tuple(map(float, saved["std"]))
-            return cls((height, width), mean, std, saved["max_pixels"], saved["hears"])
+            return cls((height, width), mean, std, saved["max_pixels"], saved["use_audio"])
         except (ValueError, TypeError) as problem:
             raise DataError(
                 f"saved preprocessing is unusable: {problem}.",
-                'Expected {"size": [height, width], "mean": [...], "std": [...], "max_pixels": int, "hears": bool}.',
+                'Expected {"size": [height, width], "mean": [...], "std": [...], "max_pixels": int, "use_audio": ...}.',
             ) from None
 
 

@@ -1,56 +1,60 @@
 """Pictures of crowds as samples: seen, perhaps heard, and where the heads are."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import cast
+from typing import Annotated, Any, cast
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from supple.data.choice import Splits, checked_fingerprint, choose
+from supple.data.choice import Splits, choose, read_parts
 from supple.data.crowd_prepare import CrowdPrepare, Seen
 from supple.data.decode import MAX_PIXELS
 from supple.data.density import SIGMA
 from supple.data.images import WORKERS
-from supple.data.parts import Collection, Request
-from supple.data.reading import MEMORY_LIMIT, SAMPLE
-from supple.data.scene import Scene
+from supple.data.parts import Reader
+from supple.data.reading import SAMPLE
+from supple.data.scene import CrowdSample
+from supple.data.settings import Count, Holdout, Seed, Side
 from supple.errors import DataError
+from supple.model import Shape
 from supple.tasks.count import Crowd
 
-USUAL_SIZE = {"disco": (576, 1024)}  # height and width
+Sigma = Annotated[float, Field(gt=0, le=100)]  # pixels
 MEASURED = 2**26  # pixels of the pictures that mean and deviation are measured on
 AT_ONCE = 2**21  # pixels of the pictures that are evaluated together: their maps are large
 
 
 class CrowdSet:
-    """Scenes, read into memory when they are first wanted, if they fit; otherwise whenever they are.
+    """Pictures of crowds, read into memory when they are first wanted, if they fit; otherwise whenever they are.
 
     `batch(indices, rng)` gives pictures, or pictures and sounds, and `Crowd`. With `rng`, and if this set was told to
     flip, every second picture is mirrored, and its heads with it.
     """
 
-    task: str = "count"
-    classes: tuple[str, ...] = ("people",)
-    preprocess: CrowdPrepare
+    repeat: int = 1
 
     def __init__(
         self,
-        scenes: Sequence[Scene],
+        samples: Sequence[CrowdSample],
+        classes: tuple[str, ...],  # what is counted
         preprocess: CrowdPrepare,
+        task: str,
         sigma: float,
         flip: bool = False,
         memory_limit: int = 0,  # bytes that the pictures and maps of this set may take
     ) -> None:
-        self.scenes, self.preprocess, self.sigma, self.flip = scenes, preprocess, sigma, flip
+        self.task, self.classes, self.preprocess = task, classes, preprocess
+        self.samples, self.sigma, self.flip = samples, sigma, flip
         height, width = preprocess.size
         self._kept: dict[int, tuple[Tensor, Tensor | None, Tensor, float]] | None = None
-        if len(scenes) * height * width * (3 + 4) <= memory_limit:
+        if len(samples) * height * width * (3 + 4) <= memory_limit:
             self._kept = {}
 
     def __len__(self) -> int:
-        return len(self.scenes)
+        return len(self.samples)
 
     @property
     def shape(self) -> tuple[object, ...]:
@@ -77,7 +81,7 @@ class CrowdSet:
             turned = torch.rand(len(numbers), generator=rng) < 0.5
             pictures[turned], density[turned] = pictures[turned].flip(-1), density[turned].flip(-1)
         seen = self.preprocess.normalise(pictures)
-        if not self.preprocess.hears:
+        if not self.preprocess.use_audio:
             return seen, Crowd(heads, density)
         sounds = [sound for _, sound, _, _ in found if sound is not None]
         return (seen, torch.stack(sounds)), Crowd(heads, density)
@@ -94,44 +98,39 @@ class CrowdSet:
     def _read(self, number: int) -> tuple[Tensor, Tensor | None, Tensor, float]:
         if self._kept is not None and number in self._kept:
             return self._kept[number]
-        scene, (height, width) = self.scenes[number], self.preprocess.size
-        density = scene.density(height, width, self.sigma)
-        sound = self.preprocess.hear(scene.sound) if self.preprocess.hears and scene.sound is not None else None
-        found = self.preprocess.open(scene.picture), sound, density, scene.heads(density)
+        sample, (height, width) = self.samples[number], self.preprocess.size
+        density = sample.density(height, width, self.sigma)
+        sound = self.preprocess.hear(sample.sound) if self.preprocess.use_audio and sample.sound is not None else None
+        found = self.preprocess.open(sample.picture), sound, density, sample.heads(density)
         if self._kept is not None:
             self._kept[number] = found
         return found
 
 
 def load_crowds(
-    name: str,
-    reader: Callable[[Request], Collection],
+    reader: Reader,
     *,
-    root: str | None = None,
-    size: int | tuple[int, int] | None = None,
-    limit: int | None = None,
-    holdout: int | float = 0.1,
-    flip: bool = False,
-    mean: tuple[float, ...] | None = None,
-    std: tuple[float, ...] | None = None,
-    sigma: float = SIGMA,
-    test_limit: int | None = None,
-    max_pixels: int = MAX_PIXELS,
-    seed: int = 0,
-    test_share: float = 0.2,
-    memory_limit: int = MEMORY_LIMIT,
-    fingerprint: str | None = None,
+    size: Side | tuple[Side, Side] | None = None,  # height and width, or one number for both
+    limit: Count | None = None,  # use only so many training pictures
+    test_limit: Count | None = None,  # use only so many test pictures
+    holdout: Holdout = 0.1,  # validation pictures, if the set has none of its own: a number, or a share below 1
+    flip: bool = False,  # random horizontal flip
+    mean: tuple[float, ...] | None = None,  # of values in 0..1, per channel; None: measured on the training pictures
+    std: tuple[float, ...] | None = None,  # None: measured
+    sigma: Sigma = SIGMA,  # deviation of a head in the density map, pixels
+    max_pixels: Count = MAX_PIXELS,  # larger pictures are refused before they are decoded
+    seed: Seed = 0,  # of the splits
 ) -> Splits:
-    """size: height and width, or one number for both. sigma: of a head in the density map, pixels. Mean and deviation
-    are measured on pictures to train on, unless they are given. Nothing is cropped: heads would be lost.
-    """
-    prepare = CrowdPrepare(picture_size(name, size), max_pixels=max_pixels)  # refused before anything is read
-    found = reader(Request(root, None, seed, test_share))
-    seen = checked_fingerprint(found, fingerprint, root or name)
-    every = [cast(Sequence[Scene], part.images) for part in choose(found, limit, holdout, test_limit, seed)]
-    prepare = replace(prepare, hears=every[0][0].sound is not None)
-    share = memory_limit // len(every)
-    train, val, test = (CrowdSet(scenes, prepare, sigma, k == 0 and flip, share) for k, scenes in enumerate(every))
+    """Data sets of crowds. Nothing is cropped: heads would be lost."""
+    prepare = CrowdPrepare(_sides(size), max_pixels=max_pixels)  # refused before anything is read
+    found, seen = read_parts(reader)
+    every = [cast(Sequence[CrowdSample], part.images) for part in choose(found, limit, holdout, test_limit, seed)]
+    prepare = replace(prepare, use_audio=every[0][0].sound is not None)
+    share = reader.memory_limit // len(every)
+    train, val, test = (
+        CrowdSet(samples, found.classes, prepare, reader.task, sigma, k == 0 and flip, share)
+        for k, samples in enumerate(every)
+    )
     if mean is None or std is None:
         measured = prepare.measured(train.pictures())
         mean, std = mean or measured.mean, std or measured.std
@@ -140,9 +139,13 @@ def load_crowds(
     return Splits(train, val, test, seen)
 
 
-def picture_size(name: str, size: int | tuple[int, int] | None) -> tuple[int, int]:
-    """Height and width of the pictures of crowds."""
-    size = USUAL_SIZE.get(name) if size is None else size
+def crowd_shape(settings: Mapping[str, Any], stored: Shape | None, use_audio: bool) -> Shape:
+    """Of a picture, or of a picture and the sound beside it."""
+    return CrowdPrepare(_sides(settings["size"]), use_audio=use_audio).shape
+
+
+def _sides(size: int | tuple[int, int] | None) -> tuple[int, int]:
+    """Height and width of the pictures."""
     if size is None:
-        raise DataError(f"the pictures of {name} differ in size.", "Set data.size=[height, width], such as [288, 512].")
+        raise DataError("pictures of crowds differ in size.", "Set data.size=[height, width], such as [288, 512].")
     return (size, size) if isinstance(size, int) else size

@@ -107,7 +107,7 @@ def _opened(source: bytes | str | Path, max_pixels: int, name: str | None) -> It
         raise
     except UnidentifiedImageError:
         raise DataError(
-            f"{name} is no readable image; expected one of {', '.join(FORMATS)}.", "Replace it or remove it."
+            f"{name} is not a readable image; expected one of {', '.join(FORMATS)}.", "Replace it or remove it."
         ) from None
     except Exception as problem:  # Pillow's readers raise nearly every kind of exception on a damaged file
         reason = str(problem) or type(problem).__name__

@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
-from supple.data.crowd import PARTS, alike, collection, root_of
+from supple.data.crowd import PARTS, ROOT, alike, collection
 from supple.data.decode import SUFFIXES as IMAGES
-from supple.data.parts import Collection, Request
-from supple.data.scene import Scene
+from supple.data.parts import Collection
+from supple.data.paths import wanted
+from supple.data.scene import CrowdSample
 from supple.data.sound import SUFFIXES as SOUNDS
 from supple.data.source import Source
 from supple.data.tree import Files, files_below
@@ -15,29 +16,32 @@ PICTURES, RECORDINGS, MAPS = ("imgs", "images"), ("auds", "audio", "audios"), ("
 LAYOUT = "Expected imgs/ID.jpg, auds/ID.wav, density/train/ID.mat, density/val/ and density/test/: its three archives."
 
 
-def disco(request: Request) -> Collection:
+def disco(
+    *,
+    root: str | None = None,  # a folder or a zip; looked for here, in the folders of $SUPPLE_DATA and in ./data
+) -> Collection:
     """As it is published: the folder that a map lies in is the split. The number of heads is the sum of the map.
 
     The published maps lose what lies outside the picture, and so do the numbers; they may differ from the number of
     points by a head or two.
     """
-    root = root_of(request, "disco")
-    files, _ = files_below(root, (*IMAGES, *SOUNDS, ".mat"))
+    place = wanted(root, "disco", ROOT)
+    files, _ = files_below(place, (*IMAGES, *SOUNDS, ".mat"))
     pictures, sounds = _by_stem(files, PICTURES, IMAGES), _by_stem(files, RECORDINGS, SOUNDS)
-    parts: dict[str, list[Scene]] = {part: [] for part in PARTS}
+    parts: dict[str, list[CrowdSample]] = {part: [] for part in PARTS}
     for path, source in sorted(files.items()):
         if path[-1].lower().endswith(".mat") and len(path) > 2 and path[-2] in PARTS and path[-3] in MAPS:
             stem = Path(path[-1]).stem
             if stem not in pictures:
-                raise DataError(f"{root}: there is no picture {stem}.jpg for {'/'.join(path)}.", LAYOUT)
-            parts[path[-2]].append(Scene(pictures[stem], 0, 0, stored=source, sound=sounds.get(stem)))
+                raise DataError(f"{place}: there is no picture {stem}.jpg for {'/'.join(path)}.", LAYOUT)
+            parts[path[-2]].append(CrowdSample(pictures[stem], 0, 0, stored=source, sound=sounds.get(stem)))
     if not any(parts.values()):
-        raise DataError(f"{root} has no density maps.", LAYOUT)
-    every = [scene for scenes in parts.values() for scene in scenes]
+        raise DataError(f"{place} has no density maps.", LAYOUT)
+    every = [sample for samples in parts.values() for sample in samples]
     alike(every)
     if every[0].sound is None:
-        raise DataError(f"{root} has no sounds.", LAYOUT)
-    return collection(parts, str(root))
+        raise DataError(f"{place} has no sounds.", LAYOUT)
+    return collection(parts, str(place))
 
 
 def _by_stem(files: Files, folders: tuple[str, ...], endings: tuple[str, ...]) -> dict[str, Source]:

@@ -2,11 +2,14 @@
 
 import csv
 import re
+from typing import Annotated
 
 import torch
+from pydantic import Field
 
-from supple.data.folder import wanted_root
-from supple.data.parts import Collection, Part, Request
+from supple.data.folder import ROOT
+from supple.data.parts import Collection, labelled
+from supple.data.paths import wanted
 from supple.data.sound import SUFFIXES
 from supple.data.source import Source, read_bytes
 from supple.data.tree import files_below, unwrapped
@@ -14,40 +17,42 @@ from supple.errors import DataError
 
 TABLE = "esc50.csv"
 FOLDS = 5
+Fold = Annotated[int, Field(ge=1, le=FOLDS)]
 NAMED = re.compile(r"fold([1-5])_")
 
 
-def esc(request: Request) -> Collection:
+def esc(
+    *,
+    root: str | None = None,  # a folder or a zip; looked for here, in the folders of $SUPPLE_DATA and in ./data
+    fold: Fold = FOLDS,  # to test on
+) -> Collection:
     """The official folder (audio/, meta/esc50.csv), or class folders of files named fold<1-5>_<name>.
 
     One fold is the test part. Takes of one recording share the second word of their names (1-172649-B-40.wav) and
-    stay together when some are held out.
+    stay together when some become validation sounds.
     """
-    assert request.hearing is not None
-    root = wanted_root(request, "esc")
-    if not 1 <= request.fold <= FOLDS:
-        raise DataError(f"fold is {request.fold}.", f"Set data.fold between 1 and {FOLDS}.")
-    everything, _ = files_below(root, (*SUFFIXES, TABLE))
+    place = wanted(root, "esc", ROOT)
+    if not 1 <= fold <= FOLDS:
+        raise DataError(f"fold is {fold}.", f"Set data.fold between 1 and {FOLDS}.")
+    everything, _ = files_below(place, (*SUFFIXES, TABLE))
     tables = [source for path, source in everything.items() if path[-1] == TABLE]
     sounds = {path: source for path, source in everything.items() if path[-1] != TABLE}
     rows = _official(sounds, tables[0]) if tables else _by_name(sounds)  # file, class, fold, recording
     if len({row[1] for row in rows}) < 2:
         layout = f"Expected audio/ and meta/{TABLE}, or <class>/fold<1-5>_<name>.wav."
-        raise DataError(f"{root} does not hold sounds of two classes.", layout)
+        raise DataError(f"{place} does not hold sounds of two classes.", layout)
     classes = tuple(sorted({row[1] for row in rows}))
     recordings = {recording: number for number, recording in enumerate(sorted({row[1:] for row in rows}))}
-    part = Part(
+    part = labelled(
         [row[0] for row in rows],
         torch.tensor([classes.index(row[1]) for row in rows]),
         torch.tensor([recordings[row[1:]] for row in rows]),
     )
-    tested = torch.tensor([row[2] == request.fold for row in rows])
+    tested = torch.tensor([row[2] == fold for row in rows])
     if not 0 < int(tested.sum()) < len(rows):
-        raise DataError(
-            f"{root}: fold {request.fold} holds {int(tested.sum())} of {len(rows)} sounds.", "Set data.fold."
-        )
+        raise DataError(f"{place}: fold {fold} holds {int(tested.sum())} of {len(rows)} sounds.", "Set data.fold.")
     train, test = part.pick((~tested).nonzero().flatten()), part.pick(tested.nonzero().flatten())
-    return Collection(train=train, test=test, classes=classes, channels=request.hearing.channels)
+    return Collection(train=train, test=test, classes=classes)
 
 
 Row = tuple[Source, str, int, str]

@@ -6,56 +6,65 @@ from pathlib import Path
 import torch
 
 from supple.data.decode import SUFFIXES
-from supple.data.parts import Collection, Part, Request
-from supple.data.places import find
+from supple.data.parts import Collection, Part, labelled
+from supple.data.paths import wanted
+from supple.data.settings import Seed, Share
 from supple.data.source import Source
 from supple.data.split import set_aside_whole
 from supple.data.tree import Files, Folders, files_below, unwrapped
 from supple.errors import DataError
 
+ROOT = "Set data.root to a folder of class folders, or a zip of one."
 TRAIN = ("train", "training")
 VAL = ("val", "valid", "validation")
 TEST = ("test", "testing")
 
 
-def folder(request: Request) -> Collection:
+def folder(
+    *,
+    root: str | None = None,  # a folder or a zip; looked for here, in the folders of $SUPPLE_DATA and in ./data
+    test_share: Share = 0.2,  # of the images, if there is no test part
+    seed: Seed = 0,  # of the splits
+) -> Collection:
     """Class folders of images as they are, or split by seed if there is no test part: see `class_folders`."""
-    return class_folders(request, "folder", SUFFIXES, "image")
+    return class_folders("folder", root, SUFFIXES, "image", test_share, seed)
 
 
-def class_folders(request: Request, name: str, endings: tuple[str, ...], kind: str) -> Collection:
+def class_folders(
+    name: str, root: str | None, endings: tuple[str, ...], kind: str, test_share: float, seed: int
+) -> Collection:
     """Class folders as they are, or split by seed if there is no test part; classes in alphabetical order.
 
     With `train`, `val` and `test` folders all three are used. With `train` and only one other, that one is the test
     part. Files with other endings, hidden ones and `__MACOSX` are not looked at.
     """
-    root = wanted_root(request, name)
-    files, folders = unwrapped(*files_below(root, endings))
+    place = wanted(root, name, ROOT)
+    files, folders = unwrapped(*files_below(place, endings))
     if not files:
-        raise DataError(f"{root} has no {kind}s ({' '.join(endings)}).", _layout(kind))
+        raise DataError(f"{place} has no {kind}s ({' '.join(endings)}).", _layout(kind))
     tops = {path[0] for path in [*files, *folders]}
     train, val, test = (
         next((top for top in sorted(tops) if top.lower() in names), None) for names in (TRAIN, VAL, TEST)
     )
     if train is not None and (test or val):
-        held_out = val if test else None
-        wanted = (train, test or val, held_out)
-        parts = {top: class_part(files, folders, f"{root}/{top}", kind, top) for top in wanted if top}
+        validation = val if test else None
+        tops_used = (train, test or val, validation)
+        parts = {top: class_part(files, folders, f"{place}/{top}", kind, top) for top in tops_used if top}
         classes = parts[train][1]
         for top, (_, others) in parts.items():
             if others != classes:
                 odd = ", ".join(sorted(set(others) ^ set(classes))[:5])
                 raise DataError(
-                    f"{root}: the classes of {train} and {top} differ: {odd}.", "Give both the same class folders."
+                    f"{place}: the classes of {train} and {top} differ: {odd}.", "Give both the same class folders."
                 )
         return Collection(
             train=parts[train][0],
             test=parts[test or val or ""][0],
-            val=parts[held_out][0] if held_out else None,
+            val=parts[validation][0] if validation else None,
             classes=classes,
         )
-    everything, classes = class_part(files, folders, str(root), kind)
-    return split_by_seed(everything, classes, request)
+    everything, classes = class_part(files, folders, str(place), kind)
+    return split_by_seed(everything, classes, test_share, seed)
 
 
 def image_files(root: Path) -> list[Source]:
@@ -64,21 +73,12 @@ def image_files(root: Path) -> list[Source]:
     return [files[path] for path in sorted(files)]
 
 
-def wanted_root(request: Request, name: str) -> Path:
-    """Where the request says that the data are."""
-    if request.root is None:
-        raise DataError(
-            f'data set "{name}" needs to know which.', "Set data.root to a folder of class folders or a zip."
-        )
-    return find(request.root)
-
-
-def split_by_seed(part: Part, classes: tuple[str, ...], request: Request) -> Collection:
-    """A test part drawn from everything there is, each class in proportion; groups stay whole."""
-    if not 0 < request.test_share < 1:
-        raise DataError(f"test_share is {request.test_share}.", "Set data.test_share between 0 and 1.")
-    count = max(1, round(request.test_share * len(part.labels)))
-    test, train = set_aside_whole(part.labels, part.groups, count, request.seed)
+def split_by_seed(part: Part, classes: tuple[str, ...], test_share: float, seed: int) -> Collection:
+    """A test part drawn from everything there is, each stratum in proportion; groups stay whole."""
+    if not 0 < test_share < 1:
+        raise DataError(f"test_share is {test_share}.", "Set data.test_share between 0 and 1.")
+    count = max(1, round(test_share * len(part)))
+    test, train = set_aside_whole(part.split_by, part.groups, count, seed)
     return Collection(train=part.pick(train), test=part.pick(test), classes=classes)
 
 
@@ -103,7 +103,7 @@ def class_part(
     classes = tuple(sorted(full))
     number = {name: label for label, name in enumerate(classes)}
     sources: Sequence[Source] = [files[path] for path in inside]
-    return Part(sources, torch.tensor([number[path[len(above)]] for path in inside])), classes
+    return labelled(sources, torch.tensor([number[path[len(above)]] for path in inside])), classes
 
 
 def _layout(kind: str) -> str:

@@ -5,7 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from supple.data.parts import Collection, Part, Request
+from supple.data.parts import Collection, Part, labelled
+from supple.data.settings import Seed, Side
 
 DIRECTIONS = ("horizontal", "rising", "vertical", "falling")
 SIZE = 16
@@ -13,10 +14,14 @@ COUNTS = {"train": 256, "val": 64, "test": 64}
 PERIOD = 5.0  # pixels
 
 
-def generated(request: Request) -> Collection:
+def generated(
+    *,
+    size: Side | None = None,  # pixels of a side; None: 16
+    seed: Seed = 0,  # of the images
+) -> Collection:
     """Four classes of coloured stripes with noise, 256 / 64 / 64 images; the same images for the same seed and size."""
-    rng = torch.Generator().manual_seed(request.seed)
-    parts = {part: _stripes(count, request.size or SIZE, rng) for part, count in COUNTS.items()}
+    rng = torch.Generator().manual_seed(seed)
+    parts = {part: _stripes(count, size or SIZE, rng) for part, count in COUNTS.items()}
     return Collection(train=parts["train"], val=parts["val"], test=parts["test"], classes=DIRECTIONS)
 
 
@@ -30,7 +35,7 @@ def _stripes(count: int, size: int, rng: torch.Generator) -> Part:
     wave = torch.sin(2 * math.pi * along / PERIOD + phase)[:, None]  # (count, 1, size, size)
     colour = _uniform(rng, 30, 90, count, 3, 1, 1)
     noise = 15 * torch.randn(count, 3, size, size, generator=rng)
-    return Part((128 + colour * wave + noise).round().clamp(0, 255).to(torch.uint8), labels)
+    return labelled((128 + colour * wave + noise).round().clamp(0, 255).to(torch.uint8), labels)
 
 
 def _uniform(rng: torch.Generator, low: float, high: float, *shape: int) -> Tensor:

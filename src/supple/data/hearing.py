@@ -46,7 +46,7 @@ FEATURES: dict[str, Callable[[int], tuple[View, ...]]] = {
 
 
 @dataclass(frozen=True)
-class Hearing:
+class SpectrogramConfig:
     """How sounds become pictures; saved with a model, so that serving does exactly what training did.
 
     A longer clip is cut to its middle, a shorter one followed by silence. Rows are frequencies, the lowest first;
@@ -120,12 +120,12 @@ class Hearing:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, saved: Any) -> "Hearing":
+    def from_json(cls, saved: Any) -> "SpectrogramConfig":
         """The inverse of `to_json`; whatever else is found is a ValueError."""
         kinds = {"rate": int, "seconds": int | float, "features": str, "mels": int}
         if not isinstance(saved, dict) or set(saved) != set(kinds):
-            raise ValueError(f"hearing is {saved!r}, not {', '.join(kinds)}")
+            raise ValueError(f"spectrogram is {saved!r}, not {', '.join(kinds)}")
         for key, kind in kinds.items():
             if not isinstance(saved[key], kind) or isinstance(saved[key], bool):
-                raise ValueError(f"hearing.{key} is {saved[key]!r}")
+                raise ValueError(f"spectrogram.{key} is {saved[key]!r}")
         return cls(**saved)

@@ -3,19 +3,21 @@
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from supple.data.augment import POLICIES, apply_policy, random_crop, random_flip
+from supple.data.parts import Part, labelled
 from supple.data.prepare import Preprocess
 from supple.data.source import Source
 from supple.errors import DataError
+from supple.tasks import TASKS
 from supple.text import did_you_mean
 
 WORKERS = min(8, os.cpu_count() or 1)
-
+AUGMENTATION = ("crop", "flip", "augment")  # settings of `data`
 
 Made = TypeVar("Made")
 
@@ -37,38 +39,35 @@ def one_ahead(make: Callable[[int], Made], steps: Iterable[int], ahead: bool = T
 
 
 class ImageSet:
-    """Labelled images, held in memory as one uint8 tensor (count, channels, size, size) or read on demand.
+    """Images held in memory as one uint8 tensor (count, channels, size, size) or read on demand, and their targets.
 
-    `batch(indices, rng)` gives float32 images and int64 labels. With `rng` they are augmented as this set was told to
-    (crop, flip, policy, in this order); without it, never.
+    `batch(indices, rng)` gives float32 images and `targets[indices]`. With `rng` the images are augmented as this set
+    was told to (crop, flip, augment, in this order); without it, never.
     """
 
-    task = "classes"
+    at_once: int | None = None
+    repeat: int = 1
 
     def __init__(
         self,
-        images: Tensor | Sequence[Source],
-        labels: Tensor,
+        part: Part,
         classes: tuple[str, ...],
         preprocess: Preprocess,
+        task: str = "classes",
         crop: int = 0,
         flip: bool = False,
-        policy: str | None = None,
+        augment: str | None = None,
     ) -> None:
+        images, targets = part.images, part.targets
         if len(images) == 0:
             raise DataError("an image set without images.", "Give more images, or a smaller holdout or test share.")
-        if len(images) != len(labels):
-            raise DataError(f"{len(images)} images but {len(labels)} labels.", "Give one label per image.")
-        if labels.dtype != torch.int64 or labels.dim() != 1:
-            raise DataError(f"labels are {labels.dtype} {tuple(labels.shape)}.", "Give int64 labels of shape (count,).")
-        if int(labels.min()) < 0 or int(labels.max()) >= len(classes):
-            raise DataError(
-                f"labels lie in {int(labels.min())}..{int(labels.max())} with {len(classes)} classes.",
-                f"Labels count from 0 to {len(classes) - 1}.",
-            )
-        self.labels = labels
-        self.classes = classes
-        self.preprocess = preprocess
+        if len(images) != len(targets):
+            raise DataError(f"{len(images)} images but {len(targets)} targets.", "Give one target per image.")
+        check_targets = TASKS[task].check_targets
+        if check_targets is not None:
+            check_targets(targets, classes)
+        self.task, self.classes, self.preprocess = task, classes, preprocess
+        self.targets, self.split_by = targets, part.split_by
         if isinstance(images, Tensor) and (images.dtype != torch.uint8 or tuple(images.shape[1:]) != self.shape):
             raise DataError(
                 f"images are {images.dtype} {tuple(images.shape)}; expected uint8 (count, {self.shape}).",
@@ -76,13 +75,13 @@ class ImageSet:
             )
         if crop < 0:
             raise DataError(f"crop padding is {crop}.", "Set data.crop to 0 (off) or a number of pixels.")
-        if policy is not None and policy not in POLICIES:
-            raise DataError(f'unknown augmentation policy "{policy}".', did_you_mean(policy, POLICIES))
+        if augment is not None and augment not in POLICIES:
+            raise DataError(f'unknown augmentation policy "{augment}".', did_you_mean(augment, POLICIES))
         self._images = images
-        self._augmentation = (crop, flip, policy)
+        self._augmentation = (crop, flip, augment)
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return len(self.targets)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -94,50 +93,57 @@ class ImageSet:
         """Whether the next batch is worth reading while this one trains (a policy draws from the global generator)."""
         return not isinstance(self._images, Tensor) and self._augmentation[2] is None
 
-    def batch(self, indices: Tensor, rng: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+    @property
+    def augmented(self) -> tuple[str, ...]:
+        """The settings of `data` that change images in training."""
+        return tuple(key for key, value in zip(AUGMENTATION, self._augmentation) if value)
+
+    @property
+    def labelled(self) -> bool:
+        """Whether every target is the number of one class."""
+        return isinstance(self.targets, Tensor) and self.targets.dtype == torch.int64 and self.targets.dim() == 1
+
+    def batch(self, indices: Tensor, rng: torch.Generator | None = None) -> tuple[Tensor, Any]:
         images = self.read(indices)
         if rng is not None:
-            crop, flip, policy = self._augmentation
+            crop, flip, augment = self._augmentation
             if crop:
                 images = random_crop(images, crop, rng)
             if flip:
                 images = random_flip(images, rng)
-            if policy is not None:
-                images = apply_policy(images, policy, rng)
-        return self.preprocess.normalise(images), self.labels[indices]
+            if augment is not None:
+                images = apply_policy(images, augment, rng)
+        return self.preprocess.normalise(images), self.targets[indices]
 
     def raw(self, index: int) -> Tensor:
         """One image as uint8 (channels, size, size), as `read` gives it."""
         return self.read(torch.tensor([index]))[0]
 
-    def subset(self, indices: Tensor) -> "ImageSet":
-        """These images only, in this order, augmented as before."""
-        if isinstance(self._images, Tensor):
-            images: Tensor | Sequence[Source] = self._images[indices]
-        else:
-            images = [self._images[i] for i in indices.tolist()]
-        return ImageSet(images, self.labels[indices], self.classes, self.preprocess, *self._augmentation)
-
     def joined(self, sources: Sequence[Source], labels: Tensor) -> "ImageSet":
-        """These images and others, augmented alike; held in memory if these are."""
+        """These labelled images and others, augmented alike; held in memory if these are."""
         images: Tensor | Sequence[Source]
         if isinstance(self._images, Tensor):
             places = {id(source): place for place, source in enumerate({id(s): s for s in sources}.values())}
             distinct = list({id(source): source for source in sources}.values())  # some may come several times
-            fresh = ImageSet(distinct, labels[: len(distinct)], self.classes, self.preprocess)
-            read = torch.cat([fresh.read(part) for part in torch.split(torch.arange(len(distinct)), 256)])
+            steps = range(0, len(distinct), 256)
+            read = torch.cat([open_all(distinct[step : step + 256], self.preprocess) for step in steps])
             images = torch.cat([self._images, read[[places[id(source)] for source in sources]]])
         else:
             images = [*self._images, *sources]
-        return ImageSet(images, torch.cat([self.labels, labels]), self.classes, self.preprocess, *self._augmentation)
+        part = labelled(images, torch.cat([self.targets, labels]))
+        return ImageSet(part, self.classes, self.preprocess, self.task, *self._augmentation)
 
     def read(self, indices: Tensor) -> Tensor:
         """These images as uint8 (count, channels, size, size): sized, but neither augmented nor normalised."""
         if isinstance(self._images, Tensor):
             return self._images[indices]
-        sources = [self._images[i] for i in indices.tolist()]
-        if len(sources) == 1:
-            return self.preprocess.open(sources[0])[None]
-        # The threads live for one batch: nothing to close, and safe in a forked process.
-        with ThreadPoolExecutor(WORKERS) as pool:
-            return torch.stack(list(pool.map(self.preprocess.open, sources)))
+        return open_all([self._images[i] for i in indices.tolist()], self.preprocess)
+
+
+def open_all(sources: Sequence[Source], preprocess: Preprocess) -> Tensor:
+    """Files read to uint8 (count, channels, size, size)."""
+    if len(sources) == 1:
+        return preprocess.open(sources[0])[None]
+    # The threads live for one batch: nothing to close, and safe in a forked process.
+    with ThreadPoolExecutor(WORKERS) as pool:
+        return torch.stack(list(pool.map(preprocess.open, sources)))

@@ -33,7 +33,7 @@ def check(segmentation: Any, height: int, width: int) -> Any:
     polygons = [np.asarray(polygon, dtype=np.float32) for polygon in segmentation]
     for polygon in polygons:
         if polygon.ndim != 1 or len(polygon) < 6 or len(polygon) % 2 or not np.isfinite(polygon).all():
-            raise ValueError("a polygon of it is no list of three or more points: [x1, y1, x2, y2, x3, y3, ...]")
+            raise ValueError("a polygon of it is not a list of three or more points: [x1, y1, x2, y2, x3, y3, ...]")
     return polygons
 
 
@@ -73,7 +73,7 @@ def _decompressed(text: str) -> list[int]:
                 raise ValueError("its run lengths are cut off")
             bits = ord(text[place]) - 48
             if not 0 <= bits < 64:
-                raise ValueError("its run lengths are no COCO text")
+                raise ValueError("its run lengths are not COCO text")
             value |= (bits & 31) << shift
             more, shift, place = bool(bits & 32), shift + 5, place + 1
             if not more and bits & 16:

@@ -34,5 +34,5 @@ def read_map(source: Source) -> Tensor:
         raise
     except Exception as problem:  # damaged files make scipy raise errors of many kinds
         reason = " ".join(str(problem).split())[:200] or type(problem).__name__
-        raise DataError(f"{name} is no readable MATLAB file: {reason}.", "Copy or unpack it again.") from None
+        raise DataError(f"{name} is not a readable MATLAB file: {reason}.", "Copy or unpack it again.") from None
     return torch.from_numpy(np.ascontiguousarray(values))

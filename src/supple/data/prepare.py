@@ -13,7 +13,7 @@ from PIL import Image
 
 from supple.data.decode import MAX_PIXELS, decode
 from supple.data.decode import SUFFIXES as IMAGES
-from supple.data.hearing import Hearing
+from supple.data.hearing import SpectrogramConfig
 from supple.data.sound import SUFFIXES as SOUNDS
 from supple.data.source import Source, content
 from supple.errors import DataError
@@ -34,7 +34,7 @@ class Preprocess:
     mean: tuple[float, ...]  # per channel, of values in 0..1
     std: tuple[float, ...]
     max_pixels: int = MAX_PIXELS
-    hearing: Hearing | None = None  # None: the files are images
+    spectrogram: SpectrogramConfig | None = None  # None: the files are images
 
     def __post_init__(self) -> None:
         if not 1 <= self.size <= MAX_SIZE:
@@ -53,28 +53,29 @@ class Preprocess:
             raise DataError(f"std {self.std} must be above 0.", "Give data.std positive numbers.")
         if self.max_pixels < 1:
             raise DataError(f"max_pixels is {self.max_pixels}; it must be at least 1.", "Set data.max_pixels.")
-        if self.hearing is not None and self.hearing.channels not in (1, self.channels):
+        if self.spectrogram is not None and self.spectrogram.channels not in (1, self.channels):
             raise DataError(
-                f'features "{self.hearing.features}" give {self.hearing.channels} channels, not {self.channels}.',
-                f"Set data.channels={self.hearing.channels}, or leave it out.",
+                f'features "{self.spectrogram.features}" give {self.spectrogram.channels} channels, '
+                f"not {self.channels}.",
+                f"Set data.channels={self.spectrogram.channels}, or leave it out.",
             )
 
     @property
     def kind(self) -> str:
-        return "image" if self.hearing is None else "sound"
+        return "image" if self.spectrogram is None else "sound"
 
     @property
     def endings(self) -> tuple[str, ...]:
         """How the names of files end that can be opened; files named one by one are judged by content."""
-        return IMAGES if self.hearing is None else SOUNDS
+        return IMAGES if self.spectrogram is None else SOUNDS
 
     def read(self, source: Source) -> Array:
         """Read one image or sound file to uint8 (channels, size, size)."""
-        if self.hearing is None:
+        if self.spectrogram is None:
             return self.pixels(decode(*content(source, self.max_pixels)))
         from torch import from_numpy
 
-        return self.hear(from_numpy(self.hearing.wave(source))[None])[0].numpy()
+        return self.hear(from_numpy(self.spectrogram.wave(source))[None])[0].numpy()
 
     def open(self, source: Source) -> "Tensor":
         """The same as a tensor."""
@@ -89,7 +90,7 @@ class Preprocess:
     def blank_file(self) -> bytes:
         """A small black picture, or a moment of silence: for warming up."""
         file = io.BytesIO()
-        if self.hearing is None:
+        if self.spectrogram is None:
             Image.new("RGB", (8, 8)).save(file, "PNG")
         else:
             with wave.open(file, "wb") as sound:
@@ -110,13 +111,12 @@ class Preprocess:
 
     def facts(self) -> dict[str, Any]:
         """What was measured on the data, as settings of a recipe."""
-        measured = {"size": self.size, "channels": self.channels, "mean": self.mean, "std": self.std}
-        return measured | (self.hearing.to_json() if self.hearing is not None else {})
+        return {"size": self.size, "channels": self.channels, "mean": self.mean, "std": self.std}
 
     def hear(self, waves: "Tensor") -> "Tensor":
         """Bring decoded clips, float32 (clips, samples), to uint8 (clips, channels, size, size)."""
-        assert self.hearing is not None
-        return self.hearing.pictures(waves, self.size, self.channels)
+        assert self.spectrogram is not None
+        return self.spectrogram.pictures(waves, self.size, self.channels)
 
     def pixels(self, array: Array) -> Array:
         """Bring uint8 RGB (height, width, 3) to uint8 (channels, size, size).
@@ -160,8 +160,8 @@ class Preprocess:
 
     def to_json(self) -> dict[str, Any]:
         saved = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
-        if self.hearing is None:
-            del saved["hearing"]
+        if self.spectrogram is None:
+            del saved["spectrogram"]
         return saved
 
     @classmethod
@@ -170,12 +170,16 @@ class Preprocess:
         try:
             whole = {key: _whole(saved, key) for key in ("size", "channels")}
             limit = _whole(saved, "max_pixels") if "max_pixels" in saved else MAX_PIXELS
-            unknown = set(saved) - {"size", "channels", "mean", "std", "max_pixels", "hearing"}
+            unknown = set(saved) - {"size", "channels", "mean", "std", "max_pixels", "spectrogram"}
             if unknown:
                 raise ValueError(f"unknown key {sorted(unknown)[0]!r}")
-            hearing = Hearing.from_json(saved["hearing"]) if "hearing" in saved else None
+            spectrogram = SpectrogramConfig.from_json(saved["spectrogram"]) if "spectrogram" in saved else None
             return cls(
-                **whole, mean=numbers(saved, "mean"), std=numbers(saved, "std"), max_pixels=limit, hearing=hearing
+                **whole,
+                mean=numbers(saved, "mean"),
+                std=numbers(saved, "std"),
+                max_pixels=limit,
+                spectrogram=spectrogram,
             )
         except (ValueError, TypeError, KeyError) as problem:
             raise DataError(

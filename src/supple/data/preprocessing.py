@@ -6,7 +6,7 @@ from typing import Any
 USUAL = "supple.data.prepare.Preprocess"  # images, and sounds as images
 PREPARE = {  # by task, where inputs are others
     "count": "supple.data.crowd_prepare.CrowdPrepare",
-    "boxes": "supple.data.scene_prepare.ScenePrepare",
+    "boxes": "supple.data.scene_prepare.DetectionPrepare",
 }
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from itertools import chain
 
 import torch
@@ -94,16 +95,14 @@ def keep(parts: Sequence[Part], reasons: Sequence[str | None], pixels: Tensor | 
     """The parts without what has a reason to be left out; held as `pixels`, of all parts in order, where given."""
     kept, start = [], 0
     for part in parts:
-        good = torch.tensor([i for i in range(len(part.labels)) if reasons[start + i] is None], dtype=torch.int64)
-        images: Tensor | Sequence[Source]
-        if pixels is None:
-            images = part.pick(good).images
-        elif len(good) == len(part.labels):
-            images = pixels[start : start + len(good)]  # a view: a copy would need the memory twice
-        else:
-            images = pixels[start + good]
-        kept.append(Part(images, part.labels[good]))
-        start += len(part.labels)
+        good = torch.tensor([i for i in range(len(part)) if reasons[start + i] is None], dtype=torch.int64)
+        picked = part.pick(good)
+        if pixels is not None and len(good) == len(part):
+            picked = replace(picked, images=pixels[start : start + len(good)])  # a view: a copy needs the memory twice
+        elif pixels is not None:
+            picked = replace(picked, images=pixels[start + good])
+        kept.append(picked)
+        start += len(part)
     return kept
 
 

@@ -28,7 +28,7 @@ class ArrayPrepare(Prepare, Protocol):
     def blank_file(self) -> bytes: ...  # for warming up
 
 
-class Samples(Protocol):
+class Dataset(Protocol):
     """One part of a data set. `batch(indices, rng)` gives inputs and targets; with `rng` they are augmented."""
 
     task: str  # a key of supple.tasks.TASKS
@@ -39,5 +39,9 @@ class Samples(Protocol):
     def shape(self) -> Shape: ...  # of one input
     @property
     def slow(self) -> bool: ...  # whether the next batch is worth reading ahead
+    @property
+    def at_once(self) -> int | None: ...  # how many samples an evaluation may take together; None: any number
+    @property
+    def repeat(self) -> int: ...  # how often every sample comes in an epoch
     def __len__(self) -> int: ...
     def batch(self, indices: Tensor, rng: torch.Generator | None = None) -> tuple[Any, Any]: ...

@@ -11,7 +11,7 @@ from supple.data.source import Source, read_bytes
 
 
 @dataclass(frozen=True)
-class Scene:
+class CrowdSample:
     """Heads are given as points in the picture's own pixels, or by a stored density map."""
 
     picture: Source

@@ -13,13 +13,13 @@ from supple.data.decode import MAX_PIXELS, SUFFIXES, decode
 from supple.data.prepare import MAX_SIZE, numbers
 from supple.data.source import Source, content
 from supple.errors import DataError
-from supple.scenes import Scenes
+from supple.scenes import DetectionBatch
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, with which published Swins were trained
 
 
 @dataclass(frozen=True)
-class ScenePrepare:
+class DetectionPrepare:
     """How pictures are prepared for a detector; saved with a model, so that serving does what evaluation did."""
 
     shorter: int  # pixels of the shorter side
@@ -63,17 +63,17 @@ class ScenePrepare:
         mean, std = (255 * torch.tensor(values).view(3, 1, 1) for values in (self.mean, self.std))
         return x.sub_(mean).div_(std)
 
-    def arrays(self, source: Source) -> tuple[Scenes]:
+    def arrays(self, source: Source) -> tuple[DetectionBatch]:
         """`input`: a detector takes pictures of many sizes, and runs in PyTorch alone."""
         return (self.input(source),)
 
-    def input(self, source: Source) -> Scenes:
+    def input(self, source: Source) -> DetectionBatch:
         """What the network sees of one file: a batch of one."""
         picture = self.open(source)
         image = self.resized(picture)
-        return Scenes(image[None], torch.tensor([image.shape[-2:]]), torch.tensor([picture.shape[:2]]))
+        return DetectionBatch(image[None], torch.tensor([image.shape[-2:]]), torch.tensor([picture.shape[:2]]))
 
-    def blank(self) -> Scenes:
+    def blank(self) -> DetectionBatch:
         file = io.BytesIO()
         Image.new("RGB", (8, 8)).save(file, "PNG")
         return self.input(file.getvalue())
@@ -85,12 +85,12 @@ class ScenePrepare:
         return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
 
     @classmethod
-    def from_json(cls, saved: dict[str, Any]) -> "ScenePrepare":
+    def from_json(cls, saved: dict[str, Any]) -> "DetectionPrepare":
         """The inverse of `to_json`; whatever else is found is refused."""
         try:
             sides = [saved[key] for key in ("shorter", "longest", "max_pixels")]
             if len(saved) != 5 or any(type(side) is not int for side in sides):
-                raise ValueError("unknown keys, or sizes that are no whole numbers")
+                raise ValueError("unknown keys, or sizes that are not whole numbers")
             return cls(sides[0], sides[1], numbers(saved, "mean"), numbers(saved, "std"), sides[2])
         except (ValueError, TypeError, KeyError) as problem:
             raise DataError(

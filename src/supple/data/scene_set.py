@@ -12,10 +12,10 @@ from torch import Tensor
 
 from supple.data.images import WORKERS
 from supple.data.masks import Mask, mask_of
-from supple.data.scene_prepare import ScenePrepare
+from supple.data.scene_prepare import DetectionPrepare
 from supple.data.source import Source
 from supple.errors import DataError
-from supple.scenes import GRID, Objects, Scenes, Truth, stacked
+from supple.scenes import GRID, DetectionBatch, Objects, Truth, stacked
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,11 @@ class Picture:
     segments: tuple[Any, ...]  # of each object, see `masks`
 
 
-class SceneSet:
+class DetectionSet:
     """`batch(indices, rng)`: with `rng` the shorter side is drawn from `sizes` for the batch, and each picture may be
     flipped; without it, it is the largest of them. Each picture comes `repeat` times.
     """
 
-    task = "boxes"
     slow = True
     at_once = 8  # pictures that an evaluation takes at a time
 
@@ -45,12 +44,13 @@ class SceneSet:
         self,
         pictures: Sequence[Picture],
         classes: tuple[str, ...],
-        preprocess: ScenePrepare,
+        preprocess: DetectionPrepare,
+        task: str,
         sizes: tuple[int, ...] = (),
         flip: bool = False,
         repeat: int = 1,
     ) -> None:
-        self.pictures, self.classes, self.preprocess = pictures, classes, preprocess
+        self.pictures, self.classes, self.preprocess, self.task = pictures, classes, preprocess, task
         self.sizes, self.flip, self.repeat = sizes or (preprocess.shorter,), flip, repeat
 
     @property
@@ -60,7 +60,7 @@ class SceneSet:
     def __len__(self) -> int:
         return self.repeat * len(self.pictures)
 
-    def batch(self, indices: Tensor, rng: torch.Generator | None = None) -> tuple[Scenes, Truth]:
+    def batch(self, indices: Tensor, rng: torch.Generator | None = None) -> tuple[DetectionBatch, Truth]:
         chosen = [self.pictures[i % len(self.pictures)] for i in indices.tolist()]
         shorter, flips = self.preprocess.shorter, [False] * len(chosen)
         if rng is not None:
@@ -74,7 +74,7 @@ class SceneSet:
         labels, crowd = stacked([one.labels for one in chosen], -1), stacked([one.crowd for one in chosen])
         boxes, shapes = (stacked(list(part)) for part in zip(*objects))
         truth = Truth(originals, stacked([one.boxes for one in chosen]), labels, crowd, stacked(list(masks)))
-        return Scenes(stacked(list(images)), sizes, originals, Objects(boxes, labels, crowd, shapes)), truth
+        return DetectionBatch(stacked(list(images)), sizes, originals, Objects(boxes, labels, crowd, shapes)), truth
 
     def _read(
         self, one: Picture, flip: bool, shorter: int, scored: bool

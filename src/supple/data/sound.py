@@ -65,7 +65,7 @@ def decode_sound(
         blocks = file.blocks(blocksize=BLOCK, frames=count, dtype="float32", always_2d=True)
         wave = np.concatenate([np.zeros(0, np.float32), *(block.mean(axis=1) for block in blocks)])
         if not np.isfinite(wave).all():
-            raise ValueError("it has samples that are no numbers (NaN) or infinite")
+            raise ValueError("it has samples that are not numbers (NaN) or infinite")
         if len(wave) and float(np.abs(wave).max()) > LOUDEST:
             raise ValueError(f"its samples go beyond {LOUDEST:,.0f}, where full scale is 1")
         if file.samplerate != rate:
@@ -98,7 +98,7 @@ def _opened(source: Source, max_seconds: float, name: str) -> Iterator[Any]:
     except soundfile.LibsndfileError as problem:
         reason = str(getattr(problem, "error_string", problem)).rstrip(".")
         raise DataError(
-            f"{name} is no readable sound ({reason}); expected one of {', '.join(FORMATS)}.",
+            f"{name} is not a readable sound ({reason}); expected one of {', '.join(FORMATS)}.",
             "Replace it or remove it.",
         ) from None
     except Exception as problem:  # damaged headers make soundfile and numpy raise errors of many kinds

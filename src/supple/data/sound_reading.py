@@ -25,12 +25,12 @@ def read_sounds(
 
     Unreadable files are left out and named in a warning: up to 0.1 % of them, or one; more is an error.
     """
-    assert preprocess.hearing is not None
-    hearing, size, channels = preprocess.hearing, preprocess.size, preprocess.channels
+    assert preprocess.spectrogram is not None
+    spectrogram, size, channels = preprocess.spectrogram, preprocess.size, preprocess.channels
     sources = [source for part in parts for source in part.images]
     in_memory = len(sources) * channels * size * size <= memory_limit
     pixels = torch.empty((len(sources) if in_memory else 0, channels, size, size), dtype=torch.uint8)
-    block = max(1, BLOCK_SAMPLES // hearing.samples)
+    block = max(1, BLOCK_SAMPLES // spectrogram.samples)
 
     def take(source: Source, into: np.ndarray[tuple[int, ...], np.dtype[np.float32]] | None) -> str | None:
         """Decode or check one file; the reason if that fails."""
@@ -38,7 +38,7 @@ def read_sounds(
             if into is None:
                 sound_seconds(source)
             else:
-                into[:] = hearing.wave(source)
+                into[:] = spectrogram.wave(source)
         except DataError as problem:
             return str(problem.cause)
         return None
@@ -47,7 +47,7 @@ def read_sounds(
         wanted = sources[start : start + block]
         if not in_memory:
             return [take(source, None) for source in wanted]
-        waves = np.zeros((len(wanted), hearing.samples), np.float32)
+        waves = np.zeros((len(wanted), spectrogram.samples), np.float32)
         reasons = [take(source, wave) for source, wave in zip(wanted, waves)]
         pixels[start : start + len(wanted)] = preprocess.hear(torch.from_numpy(waves))
         return reasons

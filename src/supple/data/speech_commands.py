@@ -8,8 +8,10 @@ import re
 
 import torch
 
-from supple.data.folder import wanted_root
-from supple.data.parts import Collection, Part, Request
+from supple.data.folder import ROOT
+from supple.data.parts import Collection, Part, labelled
+from supple.data.paths import wanted
+from supple.data.settings import Seconds, Seed
 from supple.data.sound import SUFFIXES, Piece, sound_seconds
 from supple.data.source import Source, read_bytes
 from supple.data.tree import files_below, unwrapped
@@ -26,16 +28,20 @@ MOST_PER_CLASS = 2**27 - 1  # of the official rule
 Example = tuple[Source, str, int]  # file, class, part
 
 
-def speech_commands(request: Request) -> Collection:
+def speech_commands(
+    *,
+    root: str | None = None,  # a folder or a zip; looked for here, in the folders of $SUPPLE_DATA and in ./data
+    seconds: Seconds = 1.0,  # of a stretch of silence
+    seed: Seed = 0,  # of the splits, where there are no official lists; 0: the official rule
+) -> Collection:
     """The official lists where they are present, otherwise the official rule: a speaker is in one part only.
 
-    Silence is cut from the recordings of noise every half `data.seconds`: from the first 80 % of each recording to
+    Silence is cut from the recordings of noise every half `seconds`: from the first 80 % of each recording to
     train with, the next 10 % to validate, the last 10 % to test; no two parts share a sample.
     Departure: the paper (section 4.1.2) tests on a separate archive of 4,890 clips; here the test part is the list's.
     """
-    assert request.hearing is not None
-    root = wanted_root(request, "speech_commands")
-    found, folders = files_below(root, (*SUFFIXES, VAL_LIST, TEST_LIST))
+    place = wanted(root, "speech_commands", ROOT)
+    found, folders = files_below(place, (*SUFFIXES, VAL_LIST, TEST_LIST))
     lists = {path[-1]: source for path, source in found.items() if path[-1] in (VAL_LIST, TEST_LIST)}
     files, _ = unwrapped({path: source for path, source in found.items() if path[-1] not in lists}, folders)
     official = {
@@ -48,24 +54,24 @@ def speech_commands(request: Request) -> Collection:
     for path in sorted(path for path in files if len(path) == 2):
         word, name = path
         if word == NOISE:
-            examples += _silence(files[path], request.hearing.seconds)
+            examples += _silence(files[path], seconds)
         else:
             label = word if word in WORDS else FOLDERS.get(word, "unknown")
-            part = official.get(f"{word}/{name}", TRAIN) if lists else part_of_speaker(name, request.seed)
+            part = official.get(f"{word}/{name}", TRAIN) if lists else part_of_speaker(name, seed)
             examples.append((files[path], label, part))
     train, val, test = (_part([example for example in examples if example[2] == part]) for part in (TRAIN, VAL, TEST))
-    missing = sorted(set(range(len(CLASSES))) - set(train.labels.tolist()))
+    missing = sorted(set(range(len(CLASSES))) - set(train.targets.tolist()))
     if missing:
         names = ", ".join(CLASSES[label] for label in missing)
         raise DataError(
-            f"{root} has nothing to train these classes with: {names}.",
+            f"{place} has nothing to train these classes with: {names}.",
             f"Expected <word>/<speaker>_nohash_<number>.wav and {NOISE}/<name>.wav.",
         )
-    if len(val.labels) == 0 or len(test.labels) == 0:
+    if len(val) == 0 or len(test) == 0:
         raise DataError(
-            f"{root}: nobody speaks in the validation or the test part.", f"Add {VAL_LIST} and {TEST_LIST}."
+            f"{place}: nobody speaks in the validation or the test part.", f"Add {VAL_LIST} and {TEST_LIST}."
         )
-    return Collection(train=train, test=test, classes=CLASSES, channels=request.hearing.channels, val=val)
+    return Collection(train=train, test=test, classes=CLASSES, val=val)
 
 
 def part_of_speaker(name: str, seed: int = 0) -> int:
@@ -87,4 +93,4 @@ def _silence(noise: Source, seconds: float) -> list[Example]:
 
 def _part(examples: list[Example]) -> Part:
     labels = torch.tensor([CLASSES.index(label) for _, label, _ in examples], dtype=torch.int64)
-    return Part([source for source, _, _ in examples], labels)
+    return labelled([source for source, _, _ in examples], labels)

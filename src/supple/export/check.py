@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree
 
+from supple.data.samples import Dataset
 from supple.errors import CheckpointError
-from supple.evaluate import Dataset, Score, evaluate
+from supple.evaluate import Score, evaluate
 from supple.model import FlexibleModel, Output, select
 from supple.point import Point
 from supple.runtime.bundle import CHAIN, LAYERS, Bundle

@@ -12,8 +12,9 @@ from torch.utils import _pytree
 
 from supple import checkpoint, files
 from supple.cost import profile
+from supple.data.samples import Dataset
 from supple.errors import CheckpointError, RecipeError
-from supple.evaluate import Dataset, evaluate
+from supple.evaluate import evaluate
 from supple.export.archives import Archives
 from supple.export.check import largest_difference, lost_of, scores
 from supple.export.convert import convert

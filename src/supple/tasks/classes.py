@@ -1,10 +1,11 @@
 """Which class: cross-entropy, accuracy, the five most likely classes."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from supple.errors import DataError
 from supple.tasks.task import Answer, Array, Metric, Task
 
 if TYPE_CHECKING:
@@ -41,6 +42,20 @@ def answer(logits: Array, classes: Sequence[str]) -> list[Answer]:
     ]
 
 
+def check_targets(targets: Any, classes: tuple[str, ...]) -> None:
+    """Refuses what is not one class number per sample."""
+    import torch
+    from torch import Tensor
+
+    if not isinstance(targets, Tensor) or targets.dtype != torch.int64 or targets.dim() != 1:
+        given = f"{targets.dtype} {tuple(targets.shape)}" if isinstance(targets, Tensor) else type(targets).__name__
+        raise DataError(f"labels are {given}.", "Give int64 labels of shape (count,).")
+    low, high = int(targets.min()), int(targets.max())
+    if low < 0 or high >= len(classes):
+        cure = f"Labels count from 0 to {len(classes) - 1}."
+        raise DataError(f"labels lie in {low}..{high} with {len(classes)} classes.", cure)
+
+
 CLASSES = Task(
     "classes",
     (Metric("accuracy", "top-1", "%", each=right),),
@@ -49,4 +64,5 @@ CLASSES = Task(
     objectives=("distill",),
     confidence=True,
     mean_logits=True,
+    check_targets=check_targets,
 )

@@ -86,6 +86,7 @@ class Task:
     exportable: bool = True  # whether graphs can answer it: as many outputs for every sample
     confidence: bool = False  # whether softmax of the logits says how sure an answer is: policies may stop on it
     mean_logits: bool = False  # whether the mean logits of several models are an answer, scored by top-1 and top-5
+    check_targets: Callable[[Any, tuple[str, ...]], None] | None = None  # refuses a set's targets for these classes
 
     @property
     def metric(self) -> str:

@@ -14,7 +14,7 @@ from supple.backbones.cascade.stages import Cascade
 from supple.backbones.dims import Shape, resize
 from supple.backbones.networks import Arguments
 from supple.errors import RecipeError
-from supple.scenes import Scenes, as_scenes
+from supple.scenes import DetectionBatch, as_batch
 
 __all__ = ["CascadeRCNN"]
 
@@ -22,8 +22,8 @@ __all__ = ["CascadeRCNN"]
 class CascadeRCNN(nn.Module):
     """The detector of the Swin paper: Swin with a norm for each of its maps, pyramid, proposals, three stages.
 
-    `forward` takes images, or `Scenes`. In training mode, and if the scenes say what lies in them, it gives losses:
-    {"logits": nothing, "losses": {...}}. Otherwise {"logits": (batch, detections, 6), "aux": {"masks": (batch,
+    `forward` takes images, or a `DetectionBatch`. In training mode, and if the batch says what lies in it, it gives
+    losses: {"logits": nothing, "losses": {...}}. Otherwise {"logits": (batch, detections, 6), "aux": {"masks": (batch,
     detections, 28, 28)}}: x1 y1 x2 y2 in pixels of the originals, score, label; rows left over have the score 0.
 
     Departure: boxes are read with two samples for each pixel of a pooled one and half-pixel alignment, not adaptively.
@@ -31,6 +31,7 @@ class CascadeRCNN(nn.Module):
     """
 
     task = "boxes"
+    objective = "own"
 
     def __init__(
         self,
@@ -77,18 +78,18 @@ class CascadeRCNN(nn.Module):
         self.cascade = Cascade(channels, width, convs, num_classes, self.strides[:-1], samples, threshold)
         self.detections = detections
 
-    def forward(self, x: Tensor | Scenes) -> dict[str, Any]:
-        scenes = as_scenes(x)
-        images = scenes.images
+    def forward(self, x: Tensor | DetectionBatch) -> dict[str, Any]:
+        batch = as_batch(x)
+        images = batch.images
         maps = self.features(images)
         coarse = F.max_pool2d(maps[-1], 1, 2)
-        known = by_picture(scenes.objects) if self.training and scenes.objects is not None else None
-        boxes, losses = self.proposals([*maps, coarse], scenes.sizes, known)
+        known = by_picture(batch.objects) if self.training and batch.objects is not None else None
+        boxes, losses = self.proposals([*maps, coarse], batch.sizes, known)
         if known is not None:
-            losses |= self.cascade.learn(maps, boxes, known, scenes.sizes)
+            losses |= self.cascade.learn(maps, boxes, known, batch.sizes)
             return {"logits": images.new_zeros(len(images), 0, 6), "losses": losses}
-        found, masks = self.cascade.detect(maps, boxes, scenes.sizes, self.detections)
-        scale = (scenes.originals / scenes.sizes).flip(1).repeat(1, 2)[:, None].to(found)
+        found, masks = self.cascade.detect(maps, boxes, batch.sizes, self.detections)
+        scale = (batch.originals / batch.sizes).flip(1).repeat(1, 2)[:, None].to(found)
         return {"logits": torch.cat([found[..., :4] * scale, found[..., 4:]], 2), "aux": {"masks": masks}}
 
     def features(self, images: Tensor) -> Sequence[Tensor]:

@@ -1,0 +1,21 @@
+"""Types of the settings that several data sets share: recipes are checked against them."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from supple.data.hearing import MAX_MELS
+from supple.data.prepare import MAX_SIZE
+from supple.data.sound import MAX_RATE, MAX_SECONDS, MIN_RATE
+
+Count = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0)]
+Side = Annotated[int, Field(ge=1, le=MAX_SIZE)]  # pixels
+Channels = Literal[1, 3]  # grey, RGB
+Holdout = Annotated[int | float, Field(gt=0)]  # a number of samples, or a share below 1
+Share = Annotated[float, Field(gt=0, lt=1)]
+Padding = Annotated[int, Field(ge=0, le=64)]  # pixels
+Rate = Annotated[int, Field(ge=MIN_RATE, le=MAX_RATE)]  # samples of a sound per second
+Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS)]
+Features = Literal["stft", "mel", "three"]  # keys of supple.data.hearing.FEATURES
+Mels = Annotated[int, Field(ge=1, le=MAX_MELS)]
