@@ -326,8 +326,9 @@ def probed(wanted, seconds, factor=lambda: 1.0):
     model.register_forward_hook(spoil)
     objective = distill_objective(model.points)
     where = torch.device("cpu")
-    chosen = choose(wanted, model, model.points, splits.train, objective, where, quiet=True, clock=lambda: now[0])
-    return chosen.train, tried
+    batch, steps = splits.train.batch(torch.arange(32)), wanted.train.epochs * (len(splits.train) // 32)
+    chosen = choose(wanted.train, model, model.points, batch, steps, objective, where, quiet=True, clock=lambda: now[0])
+    return chosen, tried
 
 
 @pytest.mark.parametrize(("speed", "precision"), [(1.14, "fp32"), (1.16, "bf16"), (0.6, "fp32")])
@@ -399,7 +400,7 @@ def test_bf16_that_auto_chose_goes_on_in_fp32_where_there_is_none(monkeypatch, t
     monkeypatch.setattr("supple.probe.has_bf16", lambda: False)
     train(None, tmp_path / "run", resume=True)
     said = [line for line in capsys.readouterr().err.splitlines() if "fp32" in line]
-    assert said == ["bf16, chosen by auto on another machine, is missing here: the training goes on in fp32."]
+    assert said == ["bf16, chosen by auto on another machine, is missing here: resuming in fp32."]
     assert [line["precision"] for line in metrics(tmp_path / "run")] == ["bf16", "fp32"]
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     assert manifest["recipe"]["train"]["precision"] == "fp32"

@@ -209,6 +209,11 @@ OBJECTIVES: dict[str, Callable[..., Objective]] = {
 TASK_OF = {"distill": "classes", "count": "count", "density": "count", "own": "boxes"}  # others: anything
 
 
+def usual_loss(task: str) -> str:
+    """The loss of a task that a model is trained for without a recipe."""
+    return next(name for name, what in TASK_OF.items() if what == task)
+
+
 def make_objective(loss: Mapping[str, Any], points: Sequence[Point], task: str) -> Objective:
     """The objective of a recipe's `loss` section, for models of a task."""
     name = loss["name"]

@@ -8,7 +8,7 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -186,6 +186,11 @@ def make_recipe(document: Any, changes: Iterable[str] = (), where: str = "recipe
             method = f" for method {recipe.method['name']}" if key == "train.sample" else ""
             raise RecipeError(f'{where}: {key} "{name}" is unknown{method}.', did_you_mean(name, known))
     return recipe
+
+
+def make_train(given: Mapping[str, Any], where: str = "train") -> Train:
+    """The settings of a training, checked."""
+    return _section(Train, "train", dict(given), where)
 
 
 def find_recipe(name: str | Path) -> Path:
