@@ -148,7 +148,7 @@ def test_the_page_on_training_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     changes = ["train.epochs=2", "train.threads=1", "data.limit=64", "train.optimizer=signsgd", "train.lr=1e-3"]
-    changes += ["train.schedule.name=root", "train.schedule.power=1", "train.warmup=0"]
+    changes += ["train.schedule={name: root, power: 1}", "train.warmup=0"]
     recipe = ROOT / "recipes" / "pocket" / "digits.yaml"
     assert main(["--import", "mine", "train", str(recipe), *changes, "--out", "run", "--json"]) == 0
     rates = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]

@@ -22,7 +22,7 @@ FOUND = "search.json"
 
 @dataclass(frozen=True)
 class Try:
-    """One branch at one exit, with its score on the held-out images."""
+    """One branch at one exit, with its score on the validation images."""
 
     point: str
     d: int
@@ -81,7 +81,7 @@ def with_branch(recipe: Recipe, d: int, heads: int) -> Recipe:
 
 
 def selected(run: Path) -> dict[str, dict[str, float]]:
-    """The held-out figures of the epoch that a run kept."""
+    """The validation figures of the epoch that a run kept."""
     lines = [json.loads(line) for line in (run / checkpoint.METRICS).read_text().splitlines()]
     kept: dict[str, dict[str, float]] = [line for line in lines if line["selected"]][-1]["val"]
     return kept

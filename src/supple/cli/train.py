@@ -87,6 +87,6 @@ def _search(target: str, changes: list[str] | None, out: Path | None, d: str, he
     rows = [
         (t.point, str(t.d), str(t.heads), quantity(t.params), f"{100 * t.score:.2f}") for exit_ in found for t in exit_
     ]
-    print(table(("point", "d", "heads", "params", "held-out %"), rows))
+    print(table(("point", "d", "heads", "params", "validation %"), rows))
     best = ", ".join(f"{{name: sl_vit, d: {one[0].d}, heads: {one[0].heads}}}" for one in found if one)
     print(f"\nbest: method.branch=[{best}]")
