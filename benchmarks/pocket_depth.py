@@ -173,7 +173,7 @@ def merged_differences(seeds: list[int]) -> str:
 
 def dynamic(arms: Iterable[str], seeds: list[int]) -> str:
     """Table 1 of the Dynamic Transformer, with the share of the MACs that is really spent."""
-    lines = ["| model | point | accuracy | MACs of full | train - held-out accuracy |", "|---|---|---|---|---|"]
+    lines = ["| model | point | accuracy | MACs of full | train - validation accuracy |", "|---|---|---|---|---|"]
     for arm in arms:
         runs = [HOME / f"dynamic_{arm}-{seed}" for seed in seeds]
         found = [json.loads((run / "ladder.json").read_text())["points"] for run in runs]
@@ -190,7 +190,7 @@ def dynamic(arms: Iterable[str], seeds: list[int]) -> str:
 
 
 def overfit(run: Path) -> float:
-    """Accuracy on training images minus held-out ones in the last epoch, in points."""
+    """Accuracy on training images minus validation ones in the last epoch, in points."""
     last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     (name, seen), *_ = last["train"].items()
     return 100 * (seen["score"] - last["val"][name]["score"])

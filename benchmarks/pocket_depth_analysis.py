@@ -93,7 +93,7 @@ def differences(seeds: list[int]) -> str:
             row("C23", name, lambda seed, arm=arm, share=share: score(arm, seed, share) - score("base", seed, 1.0))  # type: ignore[misc]
     for arm in ("wdc", "wsdc", "dt"):
         gap = lambda seed, arm=arm: overfit(run(arm, seed)) - overfit(run("base", seed))
-        row("C25", f"{DYNAMIC[arm]}, train - held-out accuracy", gap)
+        row("C25", f"{DYNAMIC[arm]}, train - validation accuracy", gap)
     return "\n".join(lines)
 
 

@@ -21,6 +21,7 @@ from supple.data.choice import Splits
 from supple.data.images import ImageSet
 from supple.data.parts import labelled
 from supple.data.prepare import Preprocess
+from supple.loaders import as_batches
 from supple.losses import distill_objective
 from supple.machine import machine
 from supple.methods import build
@@ -28,7 +29,7 @@ from supple.point import FULL
 from supple.recipe import load_recipe
 from supple.runtime.clock import interleave
 from supple.step import compile_regions, make_fabric
-from supple.train import fit
+from supple.train import Training, fit
 
 BATCH = 64
 
@@ -88,7 +89,9 @@ def loop_overhead(rounds: int) -> float:
     ratios = []
     for _ in range(rounds):
         with tempfile.TemporaryDirectory() as folder:
-            fit(make_fabric(recipe.train), recipe, Path(folder), copy.deepcopy(model), splits, objective, quiet=True)
+            fabric, data = make_fabric(recipe.train), as_batches(splits.train)
+            fresh = copy.deepcopy(model)
+            fit(Training(fabric, recipe.train, Path(folder), fresh, data, splits.val, objective, BATCH, True, True, ""))
             looped = json.loads((Path(folder) / "metrics.jsonl").read_text())["seconds"]
         start = time.perf_counter()
         for _ in range(steps):

@@ -584,7 +584,7 @@ def test_an_extract_that_does_not_fit_on_the_disk_can_be_tried_again_in_the_same
 
 
 def test_a_batch_of_one_is_refused_where_batch_norm_has_one_value(tmp_path):
-    with pytest.raises(RecipeError, match=r"data.batch_size is 1, and") as caught:
+    with pytest.raises(RecipeError, match=r"batch has one sample") as caught:
         train(tiny_recipe("exits", data={"batch_size": 1, "size": 4}), tmp_path / "run", quiet=True)
     assert "Raise data.batch_size" in caught.value.cure
 

@@ -79,7 +79,7 @@ def skipped(tmp_path_factory) -> Path:
     return train(recipe(SKIP, sample="smallest", **FAST), tmp_path_factory.mktemp("skipped") / "run", quiet=True)
 
 
-def test_skipping_trains_settles_on_held_out_images_and_knows_its_mean_cost(skipped):
+def test_skipping_trains_settles_on_validation_images_and_knows_its_mean_cost(skipped):
     assert told(skipped) == [{"skip=0.5"}] * 2
     model = checkpoint.load(skipped)
     assert model.settled

@@ -209,3 +209,33 @@ def test_the_page_on_exits_and_its_example_run(tmp_path, capsys):
     finally:
         del BACKBONES["own"]
     assert "exit=2" in capsys.readouterr().out
+
+
+def test_the_page_on_training_runs(tmp_path, monkeypatch):
+    """Its recipes parse, its optimizer and schedule train, its model in hand learns."""
+    import yaml
+
+    from supple.optim import OPTIMIZERS
+    from supple.recipe import make_train
+    from supple.schedule import SCHEDULES
+
+    one, other = (make_train(yaml.safe_load(block)["train"]) for block in blocks("docs/training.md", "yaml"))
+    assert one.optimizer == {"name": "adamw", "betas": (0.9, 0.95), "eps": 1e-6}
+    assert other.schedule == {"name": "step", "milestones": (30, 60), "gamma": 0.1}
+
+    own, in_hand = blocks("docs/training.md", "python")
+    for registry in (OPTIMIZERS, SCHEDULES):
+        for name in ("signsgd", "root"):
+            monkeypatch.setitem(registry, name, None)  # type: ignore[arg-type]
+            del registry[name]
+    (tmp_path / "mine.py").write_text(own)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    changes = ["train.epochs=2", "train.threads=1", "data.limit=64", "train.optimizer=signsgd", "train.lr=1e-3"]
+    changes += ["train.schedule={name: root, power: 1}", "train.warmup=0"]
+    recipe = ROOT / "recipes" / "pocket" / "digits.yaml"
+    assert main(["--import", "mine", "train", str(recipe), *changes, "--out", "run", "--json"]) == 0
+    rates = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
+    assert [line["lr"] for line in rates] == pytest.approx([1e-3, 5e-4])  # one step in each of two epochs
+    exec(compile(in_hand, "docs/training.md", "exec"), {})
+    assert len(Path("runs/mine/metrics.jsonl").read_text().splitlines()) == 2

@@ -331,7 +331,7 @@ def test_features_survive_a_move_between_devices():
 # --- search -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_search_tries_what_is_affordable_and_ranks_it_by_held_out_score(whole_run, tmp_path, command):
+def test_a_search_tries_what_is_affordable_and_ranks_it_by_validation_score(whole_run, tmp_path, command):
     method = {**CUTS, "at": ["2"], "way": "classifier_wise"}
     path = tmp_path / "recipe.yaml"
     path.write_text(recipe(method, init=str(whole_run), epochs=1).to_yaml())

@@ -149,7 +149,7 @@ def test_a_custom_matrix_is_used_as_given():
 @pytest.mark.parametrize(
     "rows", [((0, 1), (0, 0), (0, 0)), ((0, 0.5), (0, 0)), ((0, -1), (0, 0)), ((1, 0), (0, 0)), ((0, 1, 0), (0, 0, 0))]
 )
-def test_what_is_no_teacher_matrix_is_refused(rows):
+def test_an_invalid_teacher_matrix_is_refused(rows):
     with pytest.raises(RecipeError, match="sums to 1"):
         teacher_matrix(rows, 2)
 

@@ -41,6 +41,7 @@ def test_arguments_reach_the_optimizer_and_defaults_are_written_out() -> None:
     assert (group["betas"], group["eps"], group["lr"], group["weight_decay"]) == ((0.9, 0.95), 1e-6, 0.01, 0.3)
     assert Train(optimizer="adam").optimizer == {"name": "adam", "betas": (0.9, 0.999), "eps": 1e-8}
     assert Train(optimizer={"momentum": 0.5}).optimizer["name"] == "sgd"
+    assert Train(optimizer={"nesterov": False, "fused": None}) == Train()  # said or not: resumed as the same training
     assert Train(**settings.model_dump(mode="json")) == settings
 
 
@@ -150,7 +151,7 @@ def test_what_cannot_be_saved_is_named(tmp_path, monkeypatch):
         train(recipe(epochs=1, optimizer="odd"), tmp_path / "run", quiet=True)
 
 
-def test_a_loss_of_one_parameter_moves_it_by_the_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_moves_a_weight_by_base_rate_times_factor() -> None:
     weight: Tensor = nn.Parameter(torch.tensor([1.0]))
     optimizer = built(weight, optimizer={"momentum": 0}, lr=0.5, weight_decay=0)
     set_rates(optimizer, 0.2)

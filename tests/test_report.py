@@ -319,7 +319,7 @@ def section(text: str) -> str:
 
 def test_a_policy_is_told_in_a_sentence_with_what_it_achieved(tmp_path: Path) -> None:
     text = plain(section(with_policy(tmp_path / "r", policy())))
-    assert "asked for: --budget-macs 0.5x" in text
+    assert "target: --budget-macs 0.5x" in text
     assert "this took 55 % of the full model's MACs at an accuracy of 73.0 %, 2.0 points below the full model" in text
 
 

@@ -177,7 +177,7 @@ def test_a_table_is_multiplied_by_the_warm_up() -> None:
     ],
     ids=str,
 )
-def test_what_is_no_schedule_is_refused(schedule: Any, cause: str, cure: str) -> None:
+def test_an_invalid_schedule_is_refused_with_the_cure(schedule: Any, cause: str, cure: str) -> None:
     with pytest.raises(RecipeError) as caught:
         table(schedule)
     assert cause in caught.value.cause

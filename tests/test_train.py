@@ -246,7 +246,7 @@ def test_what_optimizer_or_schedule_refuse_is_refused_before_anything_is_written
     assert not (tmp_path / "run").exists()
 
 
-def test_the_kept_epoch_is_the_best_one_by_the_chosen_rule(tmp_path):
+def test_the_selected_epoch_is_the_best_one_by_the_chosen_rule(tmp_path):
     for select in ("score", "loss"):
         folder = train(recipe(epochs=4, lr=0.2, select=select), tmp_path / select, quiet=True)
         lines = metrics(folder)
@@ -326,8 +326,9 @@ def probed(wanted, seconds, factor=lambda: 1.0):
     model.register_forward_hook(spoil)
     objective = distill_objective(model.points)
     where = torch.device("cpu")
-    chosen = choose(wanted, model, model.points, splits.train, objective, where, quiet=True, clock=lambda: now[0])
-    return chosen.train, tried
+    batch, steps = splits.train.batch(torch.arange(32)), wanted.train.epochs * (len(splits.train) // 32)
+    chosen = choose(wanted.train, model, model.points, batch, steps, objective, where, quiet=True, clock=lambda: now[0])
+    return chosen, tried
 
 
 @pytest.mark.parametrize(("speed", "precision"), [(1.14, "fp32"), (1.16, "bf16"), (0.6, "fp32")])
@@ -394,12 +395,12 @@ def test_a_training_in_the_bf16_that_auto_chose_resumes_bit_identically(monkeypa
     assert weights(by_name) == weights(once) != weights(exact)
 
 
-def test_bf16_that_auto_chose_goes_on_in_fp32_where_there_is_none(monkeypatch, tmp_path, bf16_wins, capsys):
+def test_bf16_that_auto_chose_is_resumed_in_fp32_where_there_is_none(monkeypatch, tmp_path, bf16_wins, capsys):
     interrupted(monkeypatch, tmp_path / "run", 11, memory_format="channels_first")  # in the second of two epochs
     monkeypatch.setattr("supple.probe.has_bf16", lambda: False)
     train(None, tmp_path / "run", resume=True)
     said = [line for line in capsys.readouterr().err.splitlines() if "fp32" in line]
-    assert said == ["bf16, chosen by auto on another machine, is missing here: the training goes on in fp32."]
+    assert said == ["bf16, chosen by auto on another machine, is missing here: resuming in fp32."]
     assert [line["precision"] for line in metrics(tmp_path / "run")] == ["bf16", "fp32"]
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     assert manifest["recipe"]["train"]["precision"] == "fp32"
@@ -414,7 +415,7 @@ def test_bf16_asked_for_by_name_is_not_resumed_where_there_is_none(monkeypatch, 
 
 
 @pytest.mark.parametrize("clip", [0.0, 1.0])
-def test_a_step_whose_loss_is_no_number_changes_no_weights(clip):
+def test_a_step_whose_loss_is_not_a_number_changes_no_weights(clip):
     wanted = recipe(clip=clip, precision="fp32")
     splits = load_data(wanted)
     model = fresh_model(wanted, splits).train()

@@ -4,13 +4,13 @@ import inspect
 from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, ConfigDict, TypeAdapter, ValidationError, create_model
+from pydantic import BeforeValidator, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticSchemaGenerationError
 
 from supple.errors import RecipeError
+from supple.recipe import STRICT
 from supple.text import did_you_mean
 
-STRICT = ConfigDict(extra="forbid", allow_inf_nan=False, protected_namespaces=())
 PLAIN: dict[Any, type] = {"int": int, "float": float, "bool": bool, "str": str}  # annotations that are text
 
 
@@ -53,7 +53,7 @@ def checked_arguments(
         usual = f" The default is {default!r}." if _written(default) else ""
         raise RecipeError(f"{key}.{one} is {given[one]!r}.", f"{first['msg']}.{usual}") from None
     found = {one: getattr(values, one) for one in parameters}
-    return {one: value for one, value in found.items() if one in given or _written(value)}
+    return {one: value for one, value in found.items() if _written(value) or value is not parameters[one].default}
 
 
 def _type(parameter: inspect.Parameter) -> Any:

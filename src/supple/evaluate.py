@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from supple.data.samples import Dataset
+from supple.loaders import as_batches
 from supple.model import FlexibleModel
 from supple.point import AnyPoint, Group, Point
 from supple.tasks import get_task
@@ -40,7 +40,7 @@ class Score:
 @torch.inference_mode()
 def evaluate(
     model: FlexibleModel,
-    data: Dataset,
+    data: Any,
     points: Iterable[AnyPoint] | None = None,
     *,
     batch_size: int = 256,
@@ -49,20 +49,21 @@ def evaluate(
 ) -> list[Score]:
     """One score per point (default: all that the model has), from one pass over `data` in eval mode.
 
-    Scored as the model's task says. Data of large samples say how many go together (`at_once`). `on_progress` is
-    called after every batch with the number of its samples.
+    Scored as the model's task says. `data` is a `Dataset`, a torch data set or a loader, see `supple.loaders`. Data of
+    large samples say how many go together (`at_once`). `on_progress` is called after every batch with the number of its
+    samples.
     """
     task = get_task(model.task)
     asked = model.order(points if points is not None else (*model.points, *model.settled))
-    batch_size = min(batch_size, data.at_once or batch_size)  # large pictures come a few at a time
     device = next(model.parameters()).device
     meters = {point: task.meter(model) for point in asked}
     spent: dict[Point, float] = {}
-    was_training = model.training
+    was_training, n = model.training, 0
     model.eval()
     try:
-        for indices in torch.split(torch.arange(len(data)), batch_size):
-            x, y = to_device(data.batch(indices), device)
+        for *batch, samples in as_batches(data).in_order(batch_size):
+            x, y = to_device(tuple(batch), device)
+            n += samples
             if channels_last and isinstance(x, Tensor):
                 x = x.contiguous(memory_format=torch.channels_last)
             for output in model.run(x, asked):
@@ -70,10 +71,9 @@ def evaluate(
                 if output.cost is not None:
                     spent[output.point] = spent.get(output.point, 0.0) + float(output.cost.double().sum())
             if on_progress is not None:
-                on_progress(len(indices))
+                on_progress(samples)
     finally:
         model.train(was_training)
-    n = len(data)
     found = {point: meter.result() for point, meter in meters.items()}
     return [
         Score(
@@ -91,7 +91,7 @@ def evaluate(
 
 
 def evaluate_group(
-    model: FlexibleModel, data: Dataset, group: Group, draws: int = 5, seed: int = 0, **settings: Any
+    model: FlexibleModel, data: Any, group: Group, draws: int = 5, seed: int = 0, **settings: Any
 ) -> Score:
     """Mean and deviation of the score over points drawn from a group, all in one pass over the data."""
     drawn = [str(point) for point in draw(model, group, draws, seed)]

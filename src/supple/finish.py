@@ -4,17 +4,15 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from supple import checkpoint
 from supple.assemble import fresh_model
 from supple.cost import profile
 from supple.data.choice import Splits
 from supple.evaluate import evaluate
+from supple.loaders import as_batches
 from supple.model import FlexibleModel
 from supple.point import Point
-from supple.recipe import Recipe
-from supple.sampling import generator
+from supple.recipe import Recipe, Train
 from supple.standing import BEST, TrainState
 from supple.text import say, some
 
@@ -25,7 +23,7 @@ def finalize(recipe: Recipe, folder: Path, splits: Splits, state: TrainState, qu
     """Takes the best epoch's weights, settles, scores the test images, and writes the run folder."""
     model = fresh_model(recipe, splits)
     checkpoint.fill(model, checkpoint.read_tensors(folder / BEST), folder / BEST)
-    settle(model, splits, settled_points(recipe), recipe.train.seed)
+    settle(model, splits.train, splits.val, settled_points(recipe.train), recipe.train.seed)
     facts = {"seconds": round(state.seconds, 1), "epoch": state.best_epoch, "epochs": state.epoch}
     score_and_save(recipe, folder, model, splits, facts)
     shutil.rmtree(folder / checkpoint.STATE, ignore_errors=True)
@@ -34,15 +32,14 @@ def finalize(recipe: Recipe, folder: Path, splits: Splits, state: TrainState, qu
         say(f"{folder}: best epoch {state.best_epoch}/{state.epoch}; scores on {tested}")
 
 
-def settled_points(recipe: Recipe) -> list[Point]:
-    return [Point.parse(text) for text in recipe.train.settle]
+def settled_points(settings: Train) -> list[Point]:
+    return [Point.parse(text) for text in settings.settle]
 
 
-def settle(model: FlexibleModel, splits: Splits, points: list[Point], seed: int) -> None:
+def settle(model: FlexibleModel, train: Any, val: Any, points: list[Point], seed: int) -> None:
     """Settles a model on some training or validation images, as it wants; not augmented."""
-    images = splits.val if model.settles_on == "validation" else splits.train
-    order = torch.randperm(len(images), generator=generator(seed, -1))[:SETTLED_ON]
-    model.settle((images.batch(indices) for indices in torch.split(order, 256) if len(indices) > 1), points)
+    data = as_batches(val if model.settles_on == "validation" else train)
+    model.settle(data.drawn(SETTLED_ON, 256, seed), points)
 
 
 def score_and_save(recipe: Recipe, folder: Path, model: FlexibleModel, splits: Splits, facts: dict[str, Any]) -> None:

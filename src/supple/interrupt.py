@@ -2,7 +2,6 @@
 
 import signal
 import threading
-from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self
 
@@ -13,8 +12,9 @@ from supple.text import say
 class Interrupted(SuppleError):
     status = 130
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__("stopped, and saved.", f"Resume it: supple train {folder} --resume.")
+    def __init__(self, how: str, saved: bool = True) -> None:
+        cause = "stopped, and saved." if saved else "stopped; saved up to the last whole epoch."
+        super().__init__(cause, f"Resume it: {how}.")
 
 
 class GracefulInterrupt:

@@ -205,6 +205,11 @@ OBJECTIVES: dict[str, Callable[..., Objective]] = {
 }
 
 
+def usual_loss(task: str) -> str:
+    """The loss of a task that a model is trained for without a recipe."""
+    return get_task(task).objectives[0]
+
+
 def make_objective(loss: Mapping[str, Any], points: Sequence[Point], task: str) -> Objective:
     """The objective of a recipe's `loss` section, for models of a task. One that no task declares trains any task."""
     name = loss["name"]

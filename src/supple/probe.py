@@ -14,13 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from supple.data.samples import Dataset
 from supple.errors import RecipeError
 from supple.losses import Objective
 from supple.machine import has_bf16
 from supple.model import FlexibleModel
 from supple.point import Point
-from supple.recipe import Recipe, Train
+from supple.recipe import Train
 from supple.step import make_fabric, set_up, to_step, training_step
 from supple.text import duration, say
 
@@ -32,24 +31,22 @@ Clock = Callable[[], float]  # seconds
 
 
 def choose(
-    recipe: Recipe,
+    settings: Train,
     model: FlexibleModel,
     points: Sequence[Point],
-    data: Dataset,
+    batch: tuple[Any, Any],
+    steps: int,
     objective: Objective,
     device: torch.device,
     quiet: bool = False,
     clock: Clock = time.perf_counter,
-) -> Recipe:
-    """The recipe with every `auto` replaced.
+) -> Train:
+    """The settings with every `auto` replaced, for a training of so many steps on batches like this one.
 
     One after the other, each measured in the form chosen so far and none measured again: the memory format in fp32 (or
     in the precision that is already settled), then the precision in that memory format, then compilation in both.
     """
-    settings = recipe.train
-    steps = settings.epochs * max(1, len(data) // recipe.data.batch_size)
-    x, y = data.batch(torch.arange(min(recipe.data.batch_size, len(data))))
-    timing = Timing(model, points, objective, (x, y), clock)
+    timing = Timing(model, points, objective, batch, clock)
     chosen = {
         "threads": settings.threads or torch.get_num_threads(),
         "precision": "fp32" if settings.precision == "auto" else settings.precision,
@@ -66,12 +63,10 @@ def choose(
     except ValueError as error:
         if "more than 1 value per channel" not in str(error):
             raise
-        cause = f"batch norm cannot learn from one value: data.batch_size is {recipe.data.batch_size}"
-        raise RecipeError(
-            f"{cause}, and {len(data)} images are trained on.", "Raise data.batch_size, or add images."
-        ) from None
+        cause = "batch norm cannot learn from one value: a batch has one sample."
+        raise RecipeError(cause, "Raise data.batch_size, or add samples to train on.") from None
     long_enough = seconds > WORTH_PROBING_S and device.type == "cpu"
-    able = isinstance(x, Tensor) and x.dim() == 4
+    able = isinstance(batch[0], Tensor) and batch[0].dim() == 4
     if settings.memory_format == "auto" and long_enough and able and wins(GAIN, memory_format="channels_last"):
         chosen["memory_format"] = "channels_last"
     if settings.precision == "auto" and long_enough and has_bf16() and wins(1 / BF16_SPEED, precision="bf16"):
@@ -83,7 +78,7 @@ def choose(
     if not quiet:
         words = ", ".join(f"{key}={value}" for key, value in chosen.items())
         say(f"chosen: {words} (about {duration(seconds)} of steps)")
-    return recipe.model_copy(update={"train": _changed(settings, chosen)})
+    return _changed(settings, chosen)
 
 
 class Timing:
@@ -130,17 +125,16 @@ class Timing:
         return statistics.median(took for (took, _), _ in pairs) / statistics.median(took for _, took in pairs)
 
 
-def settle_precision(recipe: Recipe, quiet: bool = False) -> Recipe:
-    """The recipe with a precision that this machine has; still `auto` where `choose` is to measure.
+def settle_precision(settings: Train, quiet: bool = False) -> Train:
+    """The settings with a precision that this machine has; still `auto` where `choose` is to measure.
 
-    Says so where a training cannot go on in the precision that `auto` chose on another machine.
+    Says so where a training cannot be resumed in the precision that `auto` chose on another machine.
     """
-    settings = recipe.train
     found = pick_precision(settings)
     if found == "fp32" != settings.precision != "auto" and not quiet:
-        say(f"{settings.precision}, chosen by auto on another machine, is missing here: the training goes on in fp32.")
+        say(f"{settings.precision}, chosen by auto on another machine, is missing here: resuming in fp32.")
     chosen = settings.precision_chosen or settings.precision == "auto"
-    return recipe.model_copy(update={"train": _changed(settings, {"precision": found, "precision_chosen": chosen})})
+    return _changed(settings, {"precision": found, "precision_chosen": chosen})
 
 
 def pick_precision(settings: Train) -> str:

@@ -28,12 +28,10 @@ def counting(total: int, text: str, quiet: bool = False) -> Iterator[Callable[[i
 class Progress:
     """Shows a training of `epochs` x `steps` steps; `quiet` shows nothing."""
 
-    def __init__(
-        self, epochs: int, steps: int, per_step: int, done: int = 0, quiet: bool = False, kind: str = "image"
-    ) -> None:
-        self.epochs, self.steps, self.per_step, self.kind = epochs, steps, per_step, kind  # of the samples, in a word
+    def __init__(self, epochs: int, steps: int, done: int = 0, quiet: bool = False, kind: str = "image") -> None:
+        self.epochs, self.steps, self.kind = epochs, steps, kind  # of the samples, in a word
         self.done, self.quiet = done, quiet
-        self.started, self.first = time.monotonic(), done
+        self.started, self.first, self.samples = time.monotonic(), done, 0
         self.bar = None
         if not quiet and sys.stderr.isatty():
             from rich.console import Console
@@ -57,14 +55,14 @@ class Progress:
     @property
     def rate(self) -> float:
         """Samples per second since the start."""
-        return (self.done - self.first) * self.per_step / max(1e-9, time.monotonic() - self.started)
+        return self.samples / max(1e-9, time.monotonic() - self.started)
 
     @property
     def pace(self) -> str:
         return f"{self.rate:.{0 if self.rate >= 10 else 1}f} {self.kind}s/s"
 
-    def step(self, epoch: int, loss: float) -> None:
-        self.done += 1
+    def step(self, epoch: int, loss: float, samples: int) -> None:
+        self.done, self.samples = self.done + 1, self.samples + samples
         if self.bar:
             text = f"epoch {epoch + 1}/{self.epochs}  loss {loss:.3f}"
             self.bar.update(self.task, completed=self.done, description=text, rate=self.pace)
@@ -72,10 +70,11 @@ class Progress:
     def epoch(self, epoch: int, loss: float, scores: "Sequence[Score]", best: bool) -> None:
         if self.quiet:
             return
-        left = (self.epochs * self.steps - self.done) * self.per_step / max(1e-9, self.rate)
         metric = get_metric(scores[0].metric)
         values = "  ".join(f"{score.name} {metric.scale * score.score:.1f}" for score in scores)
         line = f"epoch {epoch + 1}/{self.epochs}  loss {loss:.3f}  validation {metric.title}: {values}"
+        per_step = (time.monotonic() - self.started) / max(1, self.done - self.first)
+        left = (self.epochs * self.steps - self.done) * per_step
         line += f"  {self.pace}  ETA {duration(left)}{'  (best so far)' if best else ''}"
         if self.bar:
             self.bar.console.print(line, highlight=False)

@@ -159,6 +159,11 @@ def make_recipe(document: Any, changes: Iterable[str] = (), where: str = "recipe
     return recipe
 
 
+def make_train(given: Mapping[str, Any], where: str = "train") -> Train:
+    """The settings of a training, checked."""
+    return _section(Train, "train", dict(given), where)
+
+
 def find_recipe(name: str | Path) -> Path:
     """The file itself, or one of the recipes that come with supple, by its name."""
     given = Path(name)

@@ -1,4 +1,4 @@
-"""Chance, repeatable: which points one training step runs, and random sources that depend on where it stands."""
+"""Repeatable chance: which points a training step runs, and random sources that are functions of seed, epoch, step."""
 
 import random
 from collections.abc import Callable, Sequence

@@ -21,7 +21,9 @@ from supple.recipe import Recipe, load_recipe
 from supple.tasks import Task
 
 BEST = f"{STATE}/best.safetensors"
+FIT = "fit.json"  # the settings of a training without a recipe
 KEPT_STATES = 2
+Sections = dict[str, dict[str, Any]]
 # What a recipe may leave open, and the first start writes down: see probe.py and assemble.pin.
 CHOSEN: dict[str, Any] = {
     "threads": 0,
@@ -111,13 +113,33 @@ def begin(folder: Path, recipe: Recipe | None, resume: bool) -> Recipe | None:
             raise CheckpointError(f"{folder} holds no training to resume.", "Give a recipe: supple train RECIPE.")
         return recipe
     started = load_recipe(saved)
-    for section, values in (recipe.resolved() if recipe else {}).items():
-        for key, value in values.items():
-            before = started.resolved().get(section, {}).get(key)
-            if value != before and not (key in CHOSEN and value == CHOSEN[key]):
-                cure = f"Resume without the change, or start a new run with --out (not {folder})."
-                raise RecipeError(f"this training was started with {section}.{key}={before}, not {value}.", cure)
+    refuse_changes(started.resolved(), recipe.resolved() if recipe else {}, folder)
     return started
+
+
+def begin_fit(folder: Path, given: Sections, resume: bool) -> Sections:
+    """The settings of a training without a recipe: those it was started with, or those given where it is new."""
+    saved = folder / FIT
+    if any((folder / name).is_file() for name in (RECIPE, checkpoint.MANIFEST)):
+        raise CheckpointError(f"{folder} already holds a run.", "Choose another folder.")
+    if not saved.is_file():
+        return given
+    if not resume:
+        cure = "Resume it: resume=True. Or choose another folder."
+        raise CheckpointError(f"{folder} already holds a training.", cure)
+    started: Sections = read_json(saved)
+    refuse_changes(started, json.loads(json.dumps(given)), folder)
+    return started
+
+
+def refuse_changes(started: Sections, given: Sections, folder: Path) -> None:
+    """Refuses to resume a training with other settings, save those that the first start chose."""
+    for section, values in given.items():
+        for key, value in values.items():
+            before = started.get(section, {}).get(key)
+            if value != before and not (key in CHOSEN and value == CHOSEN[key]):
+                cure = f"Resume without the change, or start a new run in another folder (--out), not {folder}."
+                raise RecipeError(f"this training was started with {section}.{key}={before}, not {value}.", cure)
 
 
 def weights(model: FlexibleModel) -> dict[str, Tensor]:

@@ -59,6 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     debug = "--debug" in given
     given = [word for word in given if word != "--debug"]
     modules = _taken(given, "--import")
+    IMPORTED.clear()
     try:
         for module in modules:
             _import(module)

@@ -34,7 +34,7 @@ EXAMPLES = {
     "evaluate": ("supple evaluate runs/digits", "supple evaluate runs/digits --json"),
     "calibrate": (
         "supple calibrate runs/demo --budget-macs 0.5x",
-        "supple calibrate runs/demo --accuracy-drop 0.01 --measure margin --json",
+        "supple calibrate runs/demo --max-drop 0.01 --measure margin --json",
     ),
     "predict": (
         "supple predict runs/demo runs/demo/images/*.png --deadline-ms 5",

@@ -34,8 +34,8 @@ def predict(
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     json: Json = False,
 ) -> None:
-    """Without a limit, the full model answers. What RUN/export holds is used where it is faster. Files that cannot be
-    read are named (exit status 2). Exits run stage by stage until a deadline.
+    """Without a limit, the full model answers; RUN/export does where it is faster. Files that cannot be read are named
+    (exit status 2).
     """
     from supple.machine import cores
     from supple.progress import counting

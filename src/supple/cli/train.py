@@ -69,7 +69,7 @@ def _settle(folder: Path, texts: list[str], changes: list[str] | None) -> None:
     model = checkpoint.load(folder)
     recipe = recipe_of(folder)  # stays what it was trained with, wherever the images lie now
     splits = load_data(recipe_of(folder, changes))
-    settle(model, splits, [Point.parse(text) for text in texts], recipe.train.seed)
+    settle(model, splits.train, splits.val, [Point.parse(text) for text in texts], recipe.train.seed)
     score_and_save(recipe, folder, model, splits, checkpoint.read_manifest(folder))
 
 

@@ -101,6 +101,7 @@ class Predictor:
         if min_confidence is not None and self.task.min_score is not None:
             options, min_confidence = {"min_score": min_confidence}, None
         policy = self._policy(min_confidence, confident)
+        asked = None if point is None else self._named(point)
         x, single = taken(given, self.shape, self.preprocess, self.engine.takes_missing)
         if deadline_ms is not None and not self._measured:
             self.warm()
@@ -110,7 +111,7 @@ class Predictor:
         if policy is not None or (anytime and point is None and budget_macs is None):
             reached = self.walk(x, policy, left_ms=left, cancel=cancel, strict=strict)
         else:
-            where, reason = self._choose(point, left, budget_macs, _count(x), strict)
+            where, reason = self._choose(asked, left, budget_macs, _count(x), strict)
             logits, aux = self._timed(("point", where, _count(x)), self._run_point, where, x)
             if not np.isfinite(logits).all():
                 raise DataError(f"{where} gave values that are not finite.", "Its weights or its input hold such ones.")
@@ -214,14 +215,11 @@ class Predictor:
         return self.policy
 
     def _choose(
-        self, point: Point | str | None, left: float | None, budget: float | None, batch: int, strict: bool
+        self, asked: str | None, left: float | None, budget: float | None, batch: int, strict: bool
     ) -> tuple[str, str]:
         """The point that answers, and why it is that one."""
         names = list(self.graphs.points)
-        if point is not None:
-            asked = str(point if isinstance(point, Point) else Point.parse(str(point)))
-            if asked not in names:
-                raise PointError(f"there is no point {asked} here: there are {', '.join(names)}.", "Use one of these.")
+        if asked is not None:
             return asked, "asked"
         if left is None and budget is None:
             return (str(FULL), "full") if str(FULL) in names else (names[-1], "largest")
@@ -238,6 +236,16 @@ class Predictor:
                 need = f"{max(0.0, left):.2g} ms are left after decoding; {cheapest} takes {cost[cheapest]:.2g} ms."
                 raise LateError(need, "Allow more time.") from None
             return cheapest, reason
+
+    def _named(self, point: Point | str) -> str:
+        """A point that is here, in its one spelling: the last exit is the full model."""
+        asked, names = str(point if isinstance(point, Point) else Point.parse(str(point))), list(self.graphs.points)
+        exits = [stage.point for stage in self.graphs.stages if stage.point is not None]
+        if exits and asked == f"exit={len(exits)}":
+            asked = exits[-1]
+        if asked not in names:
+            raise PointError(f"there is no point {asked} here: there are {', '.join(names)}.", "Use one of these.")
+        return asked
 
     def ladder_now(self, batch: int | None = None) -> Ladder:
         """What is known of the points; with a batch, the time that each is expected to take as things are now."""
