@@ -382,7 +382,7 @@ def test_markup_in_a_policy_is_shown_not_run(tmp_path: Path) -> None:
         policy(unit="hours"),
         policy(unit="ms"),  # without the machine
         policy(classes={"names": ["cat"], "stopped": [[1, 2, 3]]}),
-        policy(goal=None),
+        policy(target=None),
         policy(remark=None),
     ],
 )
