@@ -24,10 +24,10 @@ from torch.testing import assert_close
 
 import supple
 from supple.cost import count_macs, profile
+from supple.inference.timing import interleave
 from supple.machine import machine
 from supple.methods.exits import Exits
 from supple.point import FULL, Point
-from supple.runtime.clock import interleave
 
 SHAPE = (3, 224, 224)
 TIE = 1.05  # what repeated runs differ by

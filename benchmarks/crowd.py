@@ -13,10 +13,10 @@ from torch.testing import assert_close
 
 from supple.backbones import AudioCsrNet
 from supple.cost import profile
+from supple.inference.timing import interleave
 from supple.machine import machine
 from supple.methods.exits import Exits
 from supple.model import example
-from supple.runtime.clock import interleave
 
 SHAPE = ((3, 288, 512), (1, 96, 64))
 NAMES = {"exit=1": "V1", "exit=2": "AV1", "exit=3": "AV2", "full": "all"}

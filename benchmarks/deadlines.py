@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from supple.assemble import data_of
+from supple.inference.predictor import Predictor
+from supple.inference.select import exports_of, of_bundle
+from supple.inference.timing import percentiles
 from supple.machine import machine
-from supple.runtime.clock import percentiles
-from supple.runtime.opening import exports_of, of_bundle
-from supple.runtime.predictor import Predictor
+from supple.training.build import data_of
 
 IN_TIME, OF_IDEAL = 0.99, 0.98
 

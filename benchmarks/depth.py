@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from supple.cost import profile
+from supple.inference.timing import interleave
 from supple.machine import machine
 from supple.methods import build
 from supple.methods.shuffle import Shuffle
 from supple.methods.skip import Skip
 from supple.model import FlexibleModel
 from supple.point import FULL, Point
-from supple.runtime.clock import interleave
 
 DEIT = {"name": "vit", "model": "deit_tiny_patch16_224"}
 CIFAR = {"name": "vit_cifar", "layers": 12}  # 384 wide, 65 tokens

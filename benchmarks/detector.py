@@ -11,13 +11,13 @@ import time
 
 import torch
 
-from supple.assemble import skeleton
 from supple.cost import count_params, profile
+from supple.data.detection.batch import GRID, DetectionBatch, Objects
 from supple.losses import own_objective
 from supple.machine import machine
 from supple.methods import build
 from supple.recipe import load_recipe
-from supple.scenes import GRID, DetectionBatch, Objects
+from supple.training.build import skeleton
 
 GOAL_GIB = 16
 

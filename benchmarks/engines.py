@@ -21,15 +21,15 @@ import supple
 from exporting import predictors
 from pruning import macs, made, searched
 from supple.cost import profile
-from supple.export.convert import to_onnx
-from supple.export.graphs import Graph
+from supple.exporting.convert import to_onnx
+from supple.exporting.graphs import Graph
+from supple.inference.timing import REST_S, interleave
 from supple.machine import machine
 from supple.methods import build
 from supple.methods.static import Static
 from supple.model import FlexibleModel
 from supple.point import FULL, Point
-from supple.pruning import Plan, prune
-from supple.runtime.clock import REST_S, interleave
+from supple.surgery.prune import Plan, prune
 
 SHAPE = (3, 224, 224)
 DEIT, SWIN = "deit_tiny_patch16_224", "swin_tiny_patch4_window7_224"

@@ -15,15 +15,15 @@ import torch
 import supple
 from supple.data.images import ImageSet
 from supple.data.parts import labelled
-from supple.data.prepare import Preprocess
-from supple.evaluate import Dataset
-from supple.features import compute, open_part
+from supple.data.preprocess import Preprocess
+from supple.inference.timing import interleave
 from supple.losses import distill_objective
 from supple.machine import machine
 from supple.methods.exits import Exits
 from supple.point import Point
-from supple.runtime.clock import interleave
+from supple.scoring import Dataset
 from supple.text import size
+from supple.training.feature_cache import compute, open_part
 
 NETWORK, CUTS, CLASSES, BATCH, PIXELS = "resnet50", ("layer1", "layer2", "layer3.2", "layer3"), 100, 16, 224
 IMAGES = 64  # their features, memory-mapped, stay in the page cache

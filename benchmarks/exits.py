@@ -18,10 +18,10 @@ from torch.testing import assert_close
 
 import supple
 from supple.cost import profile
+from supple.inference.timing import interleave
 from supple.machine import machine
 from supple.methods.exits import Exits
 from supple.point import FULL, Point
-from supple.runtime.clock import interleave
 
 Piece = Callable[[Tensor], Tensor]
 

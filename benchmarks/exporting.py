@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
-from supple.export.writing import Held, Wanted, export
+from supple.exporting.write import Held, Wanted, export
+from supple.inference.bundle import open_bundle
+from supple.inference.engines import available
+from supple.inference.predictor import Predictor
+from supple.inference.select import of_bundle
 from supple.model import FlexibleModel, Shape, example, select
-from supple.runtime.bundle import open_bundle
-from supple.runtime.engine import available
-from supple.runtime.opening import of_bundle
-from supple.runtime.predictor import Predictor
 
 
 @dataclass

@@ -15,10 +15,10 @@ import torch
 from supple.backbones import MobileNetV1
 from supple.cli import VERBS
 from supple.cost import profile
+from supple.inference.timing import interleave
 from supple.machine import machine
 from supple.methods import build
 from supple.point import Point
-from supple.runtime.clock import interleave
 
 
 def exits(rounds: int, batch: int = 64) -> None:

@@ -22,9 +22,9 @@ from PIL import Image
 from jobs import Job, do, train
 from spread import interval, spread
 from supple import load
-from supple.assemble import data_of
-from supple.data.paths import find
+from supple.data._io.paths import find
 from supple.tasks.count import heated, numbered
+from supple.training.build import data_of
 
 HOME = Path("runs/pocket/crowd")
 PAIRED = HOME / "paired"  # the pictures, with a sound each

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from jobs import Job, do, kept, supple, train
 from spread import interval, spread
-from supple.assemble import load_data
 from supple.checkpoint import load
 from supple.cli.common import recipe_of
-from supple.evaluate import evaluate, evaluate_group
 from supple.point import FULL
+from supple.scoring import evaluate, evaluate_group
+from supple.training.build import load_data
 
 HOME = Path("runs/pocket/depth")
 REFINED = {

@@ -20,9 +20,9 @@ import torch
 from supple.policies import random_budgets
 
 from spread import interval, spread
-from supple.assemble import data_of
 from supple.checkpoint import load
 from supple.cost import profile
+from supple.training.build import data_of
 
 HOME = Path("runs/pocket/sl_vit")
 ARMS = {

@@ -18,11 +18,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from supple.assemble import data_of
-from supple.export.writing import ENGINE
+from supple.exporting.write import ENGINE
+from supple.inference.predictor import Predictor
+from supple.inference.select import exports_of, of_bundle
 from supple.machine import machine
-from supple.runtime.opening import exports_of, of_bundle
-from supple.runtime.predictor import Predictor
+from supple.training.build import data_of
 
 GOALS = {"fp32": 1.8, "int8": 1.5}
 MOST_LOST = 0.5

@@ -22,15 +22,15 @@ from supple import checkpoint
 from supple.backbones.dims import blocks_of
 from supple.backbones.networks import timm_network
 from supple.cost import count_macs, count_params, on_meta
-from supple.deploy import prepare
+from supple.inference.timing import interleave
 from supple.machine import machine
 from supple.methods import build
 from supple.methods.prune import Prune
 from supple.methods.ranking import keep, magnitudes
 from supple.methods.static import Static
-from supple.pruning import Plan, prune
 from supple.recipe import make_recipe
-from supple.runtime.clock import interleave
+from supple.surgery.deploy import prepare
+from supple.surgery.prune import Plan, prune
 
 SHAPE = (3, 224, 224)
 NETWORKS = ("swin_tiny_patch4_window7_224", "deit_tiny_patch16_224")

@@ -15,9 +15,9 @@ from pathlib import Path
 import soundfile
 import torch
 
-from supple.data.hearing import SpectrogramConfig
-from supple.data.prepare import Preprocess
-from supple.data.sets import load
+from supple.data.audio.spectrogram import SpectrogramConfig
+from supple.data.preprocess import Preprocess
+from supple.data.registry import load
 from supple.machine import machine
 
 SIZE = 224

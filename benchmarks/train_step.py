@@ -15,21 +15,21 @@ from pathlib import Path
 
 import torch
 
-from supple.assemble import fresh_model, skeleton
 from supple.cost import profile
-from supple.data.choice import Splits
 from supple.data.images import ImageSet
+from supple.data.loaders import as_batches
 from supple.data.parts import labelled
-from supple.data.prepare import Preprocess
-from supple.loaders import as_batches
+from supple.data.preprocess import Preprocess
+from supple.data.splits import Splits
+from supple.inference.timing import interleave
 from supple.losses import distill_objective
 from supple.machine import machine
 from supple.methods import build
 from supple.point import FULL
 from supple.recipe import load_recipe
-from supple.runtime.clock import interleave
-from supple.step import compile_regions, make_fabric
-from supple.train import Training, fit
+from supple.training.build import fresh_model, skeleton
+from supple.training.loop import Training, fit
+from supple.training.step import compile_regions, make_fabric
 
 BATCH = 64
 

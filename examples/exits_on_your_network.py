@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import supple
 from supple.backbones import BACKBONES
 from supple.recipe import make_recipe
-from supple.train import train
+from supple.training.loop import train
 
 
 class Own(nn.Module):

@@ -15,7 +15,7 @@ from supple.early import run_policy
 from supple.policies import sure_above
 
 import supple
-from supple.assemble import data_of
+from supple.training.build import data_of
 
 
 def main(run: str = "runs/demo", confidence: float | None = None) -> None:

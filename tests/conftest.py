@@ -13,7 +13,7 @@ import torch
 from hypothesis import settings
 
 from supple.cli import main
-from supple.train import train
+from supple.training.loop import train
 from tiny import tiny_document, tiny_recipe
 
 torch.set_num_threads(1)  # one per xdist worker: more would only get in each other's way
@@ -30,7 +30,7 @@ def one_thread() -> None:
 @pytest.fixture(autouse=True)
 def short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which form of a network is the fastest matters to benchmarks, not to tests."""
-    monkeypatch.setattr("supple.deploy.LONG_ENOUGH_S", 0)
+    monkeypatch.setattr("supple.surgery.deploy.LONG_ENOUGH_S", 0)
 
 
 def _trained(factory: pytest.TempPathFactory, method: str) -> Path:

@@ -5,10 +5,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from supple.assemble import skeleton
 from supple.cost import count_macs, count_params, profile
 from supple.methods import build
 from supple.recipe import load_recipe, make_recipe
+from supple.training.build import skeleton
 
 MSDNET = {  # exit: (macs, macs_through, params) for 10 and for 100 classes
     1: ((14_955_776, 14_955_776, 422_266), (14_967_296, 14_967_296, 433_876)),

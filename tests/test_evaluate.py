@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn, tensor
 
 from supple.errors import PointError
-from supple.evaluate import Score, evaluate, evaluate_group, mean_loss, mean_score
 from supple.ladder import Ladder
 from supple.model import FlexibleModel, Output
 from supple.point import FULL, Group, Point
+from supple.scoring import Score, evaluate, evaluate_group, mean_loss, mean_score
 
 EXIT, WIDE = Point(exit=1), Point(layers=(1, 2))
 L3, L9 = math.log(3), math.log(9)

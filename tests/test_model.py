@@ -8,10 +8,10 @@ from torch import nn, tensor
 from torch.testing import assert_close
 
 from supple.errors import PointError
-from supple.evaluate import evaluate, evaluate_group
 from supple.methods.exits import Exits
 from supple.model import FlexibleModel, Output, Stage, select
 from supple.point import FULL, Group, Point
+from supple.scoring import evaluate, evaluate_group
 
 
 class Sums(nn.Module):

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from PIL import Image, ImageDraw
 
+from supple.data.detection.batch import GRID, DetectionBatch, Objects
 from supple.recipe import Recipe, make_recipe
-from supple.scenes import GRID, DetectionBatch, Objects
 
 CATEGORIES = [{"id": 7, "name": "disc"}, {"id": 3, "name": "block"}]  # in the order of their ids: block, disc
 DETECTOR: dict[str, Any] = {

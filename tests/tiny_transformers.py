@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from supple import checkpoint
-from supple.assemble import fresh_model, load_data, pin
 from supple.backbones.dims import blocks_of
 from supple.backbones.networks import timm_network
 from supple.methods.prune import Prune
 from supple.recipe import Recipe, make_recipe
+from supple.training.build import fresh_model, load_data, pin
 
 PLAIN = {"patch_size": 4, "embed_dim": 24, "depth": 2}
 NETWORKS: dict[str, dict[str, Any]] = {

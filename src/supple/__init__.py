@@ -4,14 +4,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from supple.backbones.places import cuts
-    from supple.builders import dense, exits, nested, prunable, shuffle, skip, slim, static
+    from supple.backbones._cut.cut_points import cuts
     from supple.checkpoint import load
     from supple.errors import LateError, PointError, SuppleError
+    from supple.inference.select import predictor
     from supple.ladder import Ladder, Row
+    from supple.methods.builders import dense, exits, nested, prunable, shuffle, skip, slim, static
     from supple.model import FlexibleModel, Output, Stage
     from supple.point import FULL, Field, Group, Point, add_field
-    from supple.runtime.opening import predictor
 
 __version__ = "0.6.0"
 __all__ = [
@@ -42,14 +42,14 @@ __all__ = [
 ]
 
 _HOME = {
-    "supple.backbones.places": ("cuts",),
-    "supple.builders": ("dense", "exits", "nested", "prunable", "shuffle", "skip", "slim", "static"),
+    "supple.backbones._cut.cut_points": ("cuts",),
+    "supple.methods.builders": ("dense", "exits", "nested", "prunable", "shuffle", "skip", "slim", "static"),
     "supple.checkpoint": ("load",),
     "supple.errors": ("LateError", "PointError", "SuppleError"),
     "supple.ladder": ("Ladder", "Row"),
     "supple.model": ("FlexibleModel", "Output", "Stage"),
     "supple.point": ("FULL", "Field", "Group", "Point", "add_field"),
-    "supple.runtime.opening": ("predictor",),
+    "supple.inference.select": ("predictor",),
 }
 
 

@@ -79,8 +79,8 @@ def save(folder: Path, model: FlexibleModel, recipe: Recipe, facts: dict[str, An
 
 def load(folder: str | Path) -> FlexibleModel:
     """Opens a run folder: the model in eval mode, with its ladder, policy, class names and preprocessing."""
-    from supple.data.preprocessing import saved_preprocess
-    from supple.data.sets import DATASETS
+    from supple.data.preprocess import saved_preprocess
+    from supple.data.registry import DATASETS
     from supple.methods import build
 
     folder = Path(folder)

@@ -265,7 +265,7 @@ class Ladder:
 
     def plot(self, path: str | Path) -> Path:
         """Draws score against MACs (and against measured ms, where there are times)."""
-        from supple.report.plots import draw_ladder
+        from supple.reporting.plots import draw_ladder
 
         return draw_ladder(self, Path(path))
 

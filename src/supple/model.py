@@ -17,8 +17,8 @@ from supple.ladder import Ladder
 from supple.point import FIELDS, FULL, AnyPoint, Group, Point, as_point
 
 if TYPE_CHECKING:
+    from supple.backbones._cut.tap import Tap
     from supple.backbones.protocols import Trunk
-    from supple.backbones.tap import Tap
     from supple.methods.gates import Gates
     from supple.methods.ranking import Scores
     from supple.methods.staged import Features
@@ -245,7 +245,7 @@ class FlexibleModel(nn.Module):
         module = self.plain(self.check(point)).train(self.training)
         if not deploy:
             return module
-        from supple.deploy import prepare
+        from supple.surgery.deploy import prepare
 
         return prepare(module, self.input_shape)
 

@@ -24,7 +24,7 @@ from supple.backbones.classifier import swap
 from supple.backbones.protocols import classifier_of
 from supple.cost import count_macs, on_meta
 from supple.errors import RecipeError
-from supple.methods.encoder import SelfAttention
+from supple.methods.branches import SelfAttention
 from supple.model import FlexibleModel, example
 from supple.point import Point
 from supple.recipe import Recipe

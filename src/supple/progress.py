@@ -11,7 +11,7 @@ from supple.tasks import get_metric
 from supple.text import duration, say
 
 if TYPE_CHECKING:
-    from supple.evaluate import Score
+    from supple.scoring import Score
 
 
 @contextmanager

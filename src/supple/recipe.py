@@ -29,20 +29,20 @@ class Data(BaseModel):
     """What the recipes of all data sets say; the settings of the set itself are attributes too."""
 
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
-    name: str  # a key of supple.data.sets.DATASETS
+    name: str  # a key of supple.data.registry.DATASETS
     batch_size: int = Field(64, ge=1)
     classes: int | None = Field(None, ge=1)  # how many; only needed to profile a set that is not at hand
     fingerprint: str | None = None  # of the list of samples; written down at the first start, checked ever after
 
 
 def _optimizer(given: Any) -> Any:
-    from supple.optim import checked_optimizer
+    from supple.training.optim import checked_optimizer
 
     return checked_optimizer(given) if isinstance(given, (str, dict)) else given
 
 
 def _schedule(given: Any) -> Any:
-    from supple.schedule import checked_schedule
+    from supple.training.schedule import checked_schedule
 
     return checked_schedule(given) if isinstance(given, (str, dict)) else given
 
@@ -211,7 +211,7 @@ def named_settings(section: str, given: dict[str, Any], registry: dict[str, Any]
 
 def data_settings(given: dict[str, Any], where: str) -> Data:
     """The `data` section, checked against the settings of the set that it names."""
-    from supple.data.sets import DATASETS
+    from supple.data.registry import DATASETS
 
     name = _registered("data", given, DATASETS, where)
     model = data_options(name, DATASETS[name].settings())
@@ -266,7 +266,7 @@ def _read(path: Path) -> str:
 
 def _branches(given: Any) -> Any:
     """The branches of a recipe with every setting written out."""
-    from supple.methods.branch_choice import checked_branch
+    from supple.methods.branches import checked_branch
 
     return tuple(map(checked_branch, given)) if isinstance(given, tuple) else checked_branch(given)
 

@@ -1,16 +1,47 @@
 """What the pictures of the analyses share: colours, tables of shaded cells, and a key to positions."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import BoundaryNorm, LinearSegmentedColormap, Normalize
 from matplotlib.ticker import FixedLocator
+from torch import Tensor
 
-from supple.report.labels import FONT, MUTED
-from supple.report.plots import INK, PAPER, plain
+from supple.reporting.labels import FONT, MUTED
+from supple.reporting.plots import INK, PAPER, plain
+
+NEIGHBOURS = 15  # UMAP's default
+Spots = np.ndarray  # (vectors, 2)
+
+
+def project(vectors: Tensor, seed: int = 0) -> tuple[Spots, str]:
+    """The spots, and the name of the way they were found."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of umap, numba and scikit-learn about one another
+        try:
+            from umap import UMAP
+        except ImportError:
+            return principal(vectors), "PCA"
+        mapped = UMAP(n_neighbors=min(NEIGHBOURS, len(vectors) - 1), random_state=seed, n_jobs=1)
+        return np.asarray(mapped.fit_transform(vectors.numpy()), dtype=float), "UMAP"
+
+
+def principal(vectors: Tensor) -> Spots:
+    """The two principal components, from the vectors' products with one another: they are fewer than dimensions.
+
+    Each component's largest coordinate is positive, so that the same vectors always give the same picture.
+    """
+    centred = vectors.double() - vectors.double().mean(0)
+    variances, directions = torch.linalg.eigh(centred @ centred.T)  # rising
+    spots = (directions * variances.clamp_min(0).sqrt())[:, -2:].flip(1)
+    largest = spots.gather(0, spots.abs().argmax(0, keepdim=True))
+    return np.asarray(torch.where(largest < 0, -spots, spots).numpy())
+
 
 DARK_TO_LIGHT = LinearSegmentedColormap.from_list("input to output", ["#20234d", "#3d62a8", "#43a39b", "#d9d36a"])
 SHADES = LinearSegmentedColormap.from_list("none to all", ["#f4f7fa", "#9cc3de", "#2f6fb5", "#1c3566"])

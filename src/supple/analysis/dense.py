@@ -1,12 +1,83 @@
 """The analysis of method dense: what each layer reads."""
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, cast
 
-from supple.analysis.dependencies import Dependencies, dependencies
-from supple.analysis.draw_dependencies import draw_dependencies
-from supple.analysis.finding import Finding, OnProgress, Subject, as_csv, must_be_finite
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from torch import Tensor
+
+from supple.analysis.canvas import cells, heading, nothing_more
+from supple.analysis.finding import BATCH, Finding, OnProgress, Subject, answering, as_csv, batch, must_be_finite
+from supple.data.parts import Dataset
 from supple.methods.dense import Dense
+from supple.point import FULL
+from supple.reporting.labels import FONT, MUTED
+from supple.reporting.plots import Panel, render
 from supple.text import table
+
+
+@dataclass(frozen=True)
+class Dependencies:
+    """Mean weights (layers, activations): row j says what layer j + 1 reads; activation 0 is the patch encoding."""
+
+    weights: Tensor
+    count: int  # of images
+
+
+def dependencies(
+    model: Dense, data: Dataset, indices: Tensor, on_progress: OnProgress | None = None
+) -> dict[str, Dependencies | None]:
+    """Of all images, and of those classified rightly and wrongly; None where there is no such image."""
+    weights, right = [], []
+    with answering(model):
+        for some in torch.split(indices, BATCH):
+            x, y = batch(model, data, some)
+            (output,) = model.run(x, (FULL,))
+            weights.append(output.aux["weights"].cpu())
+            right.append((output.logits.argmax(1) == y).cpu())
+            if on_progress is not None:
+                on_progress(len(some))
+    each, correct = torch.cat(weights), torch.cat(right)
+    return {
+        "all": _mean(each),
+        "right": _mean(each[correct]),
+        "wrong": _mean(each[~correct]),
+    }
+
+
+def _mean(weights: Tensor) -> Dependencies | None:
+    return Dependencies(weights.double().mean(0), len(weights)) if len(weights) else None
+
+
+WORDS = {"all": "all {} images", "right": "classified rightly: {}", "wrong": "classified wrongly: {}"}
+
+
+def draw_dependencies(found: Mapping[str, Dependencies | None], title: str) -> bytes:
+    """A table for each kind of image; read down a column, it says what share a layer takes from each activation."""
+    size = next(len(each.weights) for each in found.values() if each is not None)
+    panels = [_panel(WORDS[kind].format(each.count if each else "none"), each) for kind, each in found.items()]
+    return render(panels, "png", title, size=(1.3 + 0.36 * size, 1.5 + 0.32 * size))
+
+
+def _panel(name: str, found: Dependencies | None) -> Panel:
+    def fill(axes: Axes) -> Callable[[], None]:
+        heading(axes, name)
+        if found is None:
+            axes.set_axis_off()
+            axes.text(0.5, 0.5, "no such image", ha="center", color=MUTED, fontsize=FONT, transform=axes.transAxes)
+            return nothing_more
+        weights = found.weights.T.numpy()  # (activations, layers)
+        later = np.tril(np.ones(weights.shape, dtype=bool), -1)  # activations that a layer cannot read
+        names = [str(n) for n in range(len(weights))]
+        columns = [f"T{n}" for n in range(1, len(weights) + 1)]
+        return cells(
+            axes, np.where(later, np.nan, weights), names, columns, ("layer", "reads the output of (0: patch encoding)")
+        )
+
+    return fill
 
 
 def analyse_dense(subject: Subject, *, on_progress: OnProgress | None = None) -> Finding:

@@ -6,11 +6,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from supple.analysis.canvas import tail
-from supple.analysis.draw_walks import draw_ridges, draw_spots
+from supple.analysis.canvas import project, tail
 from supple.analysis.finding import Finding, OnProgress, Subject, as_csv, must_be_finite
-from supple.analysis.projection import project
-from supple.analysis.walks import Walks, densities, walk
+from supple.analysis.walks import Walks, densities, draw_ridges, draw_spots, walk
 from supple.errors import RecipeError
 from supple.methods.shuffle import Shuffle
 from supple.text import table

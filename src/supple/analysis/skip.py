@@ -1,14 +1,103 @@
 """The analysis of method skip: which layers samples run, and what that costs."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
-from supple.analysis.draw_layers_run import draw_classes, draw_histograms
-from supple.analysis.finding import Finding, OnProgress, Subject, as_csv
-from supple.analysis.layers_run import LayersRun, layers_run
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+from torch import Tensor
+
+from supple.analysis.canvas import cells, heading, nothing_more
+from supple.analysis.finding import BATCH, Finding, OnProgress, Subject, answering, as_csv, batch
+from supple.data.parts import Dataset
 from supple.methods.skip import Skip
 from supple.point import Point
+from supple.reporting.plots import Panel, dress, point_colours, render
 from supple.text import millions, table
+
+
+@dataclass(frozen=True)
+class LayersRun:
+    """What one point did to every image."""
+
+    point: Point
+    ran: Tensor  # (images, layers)
+    labels: Tensor
+    right: Tensor  # whether the answer was
+    macs: Tensor
+
+    def by_class(self, classes: int) -> Tensor:
+        """Share of a class's images that ran a layer (classes, layers); not a number for a class without images."""
+        return torch.stack([self.ran[self.labels == label].double().mean(0) for label in range(classes)])
+
+    def histogram(self) -> Tensor:
+        """How many images ran 0, 1, 2, ... layers."""
+        return torch.bincount(self.ran.sum(1), minlength=self.ran.shape[1] + 1)
+
+
+def layers_run(
+    model: Skip, data: Dataset, indices: Tensor, points: Sequence[Point], on_progress: OnProgress | None = None
+) -> list[LayersRun]:
+    """One for each point, in execution order."""
+    asked = model.order(points)
+    found: dict[Point, list[tuple[Tensor, ...]]] = {point: [] for point in asked}
+    with answering(model):
+        for some in torch.split(indices, BATCH):
+            x, y = batch(model, data, some)
+            for output in model.run(x, asked):
+                everything = torch.ones(len(y), len(model.trunk.blocks), dtype=torch.bool)  # full asks no gate
+                ran = output.aux.get("ran", everything)
+                assert output.cost is not None
+                answer = ran, y, output.logits.argmax(1) == y, output.cost
+                found[output.point].append(tuple(part.cpu() for part in answer))
+            if on_progress is not None:
+                on_progress(len(some))
+    return [LayersRun(point, *(torch.cat(parts) for parts in zip(*found[point]))) for point in asked]
+
+
+ACROSS = 3  # panels side by side
+
+
+def draw_classes(found: Sequence[LayersRun], classes: Sequence[str], title: str) -> bytes:
+    """A table for each point: what share (%) of a class's images ran a layer."""
+    layers = found[0].ran.shape[1]
+    columns = [str(n) for n in range(1, layers + 1)]
+
+    def panel(each: LayersRun) -> Panel:
+        def fill(axes: Axes) -> Callable[[], None]:
+            heading(axes, str(each.point))
+            return cells(axes, each.by_class(len(classes)).numpy(), classes, columns, ("layer", ""))
+
+        return fill
+
+    size = (1.6 + 0.34 * layers, min(1.1 + 0.24 * len(classes), 8.0))
+    return render([panel(each) for each in found], "png", title, size=size, across=ACROSS)
+
+
+def draw_histograms(found: Sequence[LayersRun], title: str) -> bytes:
+    """Bars for each point: what share of the images ran so many layers."""
+
+    def panel(each: LayersRun, colour: str) -> Panel:
+        def fill(axes: Axes) -> Callable[[], None]:
+            heading(axes, str(each.point))
+            dress(axes, "layers run")
+            axes.grid(axis="x", visible=False)
+            axes.set_ylabel("images (%)")
+            counts = each.histogram().numpy()
+            axes.bar(np.arange(len(counts)), 100 * counts / counts.sum(), width=0.8, color=colour)
+            axes.set_xlim(0.4, len(counts) - 0.4)
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12, min_n_ticks=1))
+            axes.set_ylim(0, 100)
+            return nothing_more
+
+        return fill
+
+    panels = [panel(each, colour) for each, colour in zip(found, point_colours(len(found)))]
+    return render(panels, "png", title, size=(3.2, 2.3), across=ACROSS)
+
 
 CLASSES = 20  # more are left to the file
 

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from supple.backbones._cut.tap import Tap
 from supple.backbones.fusion import Fusion
-from supple.backbones.tap import Tap
 from supple.errors import DataError, RecipeError
 
 Readout = Literal["count", "density"]

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from supple.backbones._cut.trace import short, weightless
 from supple.backbones.classifier import replace_classifier
 from supple.backbones.dims import Shape, resize
 from supple.backbones.protocols import own_outputs
-from supple.backbones.trace import short, weightless
 from supple.errors import RecipeError
 from supple.model import Shape as ModelShape
 from supple.model import example

@@ -9,7 +9,7 @@ from typing import Any, Protocol, cast
 
 from torch import Tensor, nn
 
-from supple.backbones.tap import Tap
+from supple.backbones._cut.tap import Tap
 
 
 class Trunk(Protocol):

@@ -80,8 +80,7 @@ def _must_apply(method: str, given: dict[str, object], wanted: str) -> None:
 
 
 def _subject(run: Path, changes: list[str] | None, method: str, images: int | None) -> "Subject":
-    from supple.analysis.finding import Subject
-    from supple.analysis.images import choose
+    from supple.analysis.finding import Subject, choose
     from supple.cli.common import model_of, splits_for
 
     model = model_of(run, changes)

@@ -30,9 +30,9 @@ def bench(
     untrained. Each number of threads is measured in a process of its own. bf16 and int8 appear where they were exported
     or, of PyTorch, scored: supple evaluate RUN --precision bf16.
     """
+    from supple.inference.bundle import is_bundle
     from supple.ladder import Ladder
     from supple.machine import machine
-    from supple.runtime.bundle import is_bundle
 
     counts: list[int | None] = [*numbers(threads, "--threads")] if threads else [None]
     sizes = numbers(batch, "--batch")
@@ -75,12 +75,12 @@ def _points(
     import torch
 
     from supple import checkpoint, cost
-    from supple.assemble import skeleton
     from supple.cli.common import model_of, recipe_of
+    from supple.inference.compare import time_model
     from supple.ladder import Ladder
     from supple.machine import machine
-    from supple.report import write_report
-    from supple.runtime.compare import time_model
+    from supple.reporting import write_report
+    from supple.training.build import skeleton
 
     if is_run(target):
         model = model_of(target, changes)
@@ -113,11 +113,11 @@ def _engines(
     against: str | None,
 ) -> list[dict[str, Any]]:
     """Points on engines, the same network untouched and another one beside them."""
+    from supple.inference.bundle import is_bundle
+    from supple.inference.compare import compare
+    from supple.inference.engines import ENGINES
+    from supple.inference.select import choices_for, named, opened, remark
     from supple.machine import cores
-    from supple.runtime.bundle import is_bundle
-    from supple.runtime.compare import compare
-    from supple.runtime.engine import ENGINES
-    from supple.runtime.opening import choices_for, named, opened, remark
     from supple.text import did_you_mean
 
     if not is_run(target):
@@ -149,7 +149,7 @@ def _engines(
 
 def _others(target: Path, against: str | None, threads: int) -> dict[str, Callable[[Any], object]]:
     """The network of a run as it was, and any other of timm, as functions of arrays."""
-    from supple.runtime.bundle import is_bundle
+    from supple.inference.bundle import is_bundle
 
     if is_bundle(target):
         if against is not None:

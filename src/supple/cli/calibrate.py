@@ -23,17 +23,17 @@ def calibrate(
     The thresholds go into the run's policy.json and report.html.
     """
     from supple import checkpoint
-    from supple.assemble import load_data
-    from supple.calibrate import MOST
-    from supple.calibrate import calibrate as find_policy
     from supple.cli.common import model_of, recipe_of
     from supple.data.images import ImageSet
+    from supple.inference.calibration import MOST
+    from supple.inference.calibration import calibrate as find_policy
     from supple.policy.fitting import Target
     from supple.policy.policy import MEASURES
     from supple.progress import counting
-    from supple.report import write_report
+    from supple.reporting import write_report
     from supple.tasks import get_task
     from supple.text import did_you_mean, first
+    from supple.training.build import load_data
 
     asked = {"budget_macs": budget_macs, "budget_ms": budget_ms, "max_drop": max_drop}
     given = [Target.parse(kind, text) for kind, text in asked.items() if text is not None]

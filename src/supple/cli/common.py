@@ -11,11 +11,11 @@ from supple.errors import CheckpointError, DataError, PointError, RecipeError
 from supple.text import first
 
 if TYPE_CHECKING:
-    from supple.data.choice import Splits
-    from supple.ensemble import Accuracy
+    from supple.data.splits import Splits
     from supple.model import FlexibleModel
     from supple.point import Point
     from supple.recipe import Recipe
+    from supple.surgery.ensemble import Accuracy
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")]
 Changes = Annotated[list[str] | None, typer.Argument(help="Changes to the recipe, such as train.epochs=3.")]
@@ -47,8 +47,8 @@ def recipe_of(target: str | Path, changes: Iterable[str] | None = None) -> "Reci
 
 def model_of(target: str | Path, changes: Sequence[str] | None = None) -> "FlexibleModel":
     """A trained model from a run, or an untrained one without weights from a recipe."""
-    from supple.assemble import skeleton
     from supple.checkpoint import load
+    from supple.training.build import skeleton
 
     if not is_run(target):
         return skeleton(recipe_of(target, changes))
@@ -76,7 +76,7 @@ def only_data(target: str | Path, changes: Sequence[str] | None) -> None:
 
 def splits_for(run: str | Path, model: "FlexibleModel", changes: Iterable[str] | None) -> "Splits":
     """The data of a run, which may lie elsewhere now; their classes must be those that the run knows."""
-    from supple.assemble import load_data
+    from supple.training.build import load_data
 
     splits = load_data(recipe_of(run, changes))
     if splits.test.classes != model.classes:

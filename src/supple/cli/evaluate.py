@@ -7,7 +7,7 @@ from supple.cli.common import Changes, Json, Points, Run, must_be_run, points_of
 from supple.errors import RecipeError
 
 if TYPE_CHECKING:
-    from supple.data.samples import Dataset
+    from supple.data.parts import Dataset
     from supple.ladder import Ladder
     from supple.model import FlexibleModel
     from supple.point import Point
@@ -36,11 +36,11 @@ def evaluate(
     """
     from supple import checkpoint, cost
     from supple.cli.common import model_of, splits_for
-    from supple.evaluate import draw, evaluate_group
-    from supple.evaluate import evaluate as score_points
     from supple.ladder import Ladder
     from supple.progress import counting
-    from supple.report import write_report
+    from supple.reporting import write_report
+    from supple.scoring import draw, evaluate_group
+    from supple.scoring import evaluate as score_points
     from supple.tasks import get_metric
     from supple.text import macs, some
 
@@ -83,7 +83,7 @@ def evaluate(
 
 
 def _check_options(point: list[str] | None, draws: int | None, ensemble: list[Path] | None, precision: str) -> None:
-    from supple.runtime.engine import must_have_bf16
+    from supple.inference.engines import must_have_bf16
 
     if precision not in ("fp32", "bf16"):
         raise RecipeError(
@@ -103,12 +103,12 @@ def _check_options(point: list[str] | None, draws: int | None, ensemble: list[Pa
 def _in_bf16(run: Path, model: "FlexibleModel", test: "Dataset", points: "list[Point]", json: bool) -> None:
     """Scores in fp32 and bf16 on the same samples, into the run's ladder."""
     from supple import checkpoint, cost
-    from supple.export.check import scores_in_bf16
+    from supple.exporting.check import scores_in_bf16
+    from supple.inference.engines import MAX_DROP
     from supple.ladder import Ladder
     from supple.machine import machine
     from supple.progress import counting
-    from supple.report import write_report
-    from supple.runtime.engine import MAX_DROP
+    from supple.reporting import write_report
     from supple.tasks import get_metric, get_task
 
     if not get_task(model.task).exportable:
@@ -137,9 +137,9 @@ def _in_bf16(run: Path, model: "FlexibleModel", test: "Dataset", points: "list[P
 def _ensemble(runs: list[Path], changes: list[str] | None, json: bool) -> None:
     """Mean logits of several runs; nothing is written."""
     from supple.cli.common import accuracies, only_data, splits_for
-    from supple.ensemble import score_ensemble
     from supple.progress import counting
-    from supple.sources import must_see_alike, open_merge_inputs
+    from supple.surgery.ensemble import score_ensemble
+    from supple.surgery.merge import must_see_alike, open_merge_inputs
     from supple.tasks import get_task
 
     only_data(runs[0], changes)

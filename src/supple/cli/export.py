@@ -9,8 +9,8 @@ from supple.errors import RecipeError
 from supple.text import first, say, some
 
 if TYPE_CHECKING:
-    from supple.export.writing import Wanted
-    from supple.runtime.bundle import Bundle
+    from supple.exporting.write import Wanted
+    from supple.inference.bundle import Bundle
 
 NEEDED = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "openvino": ("onnx", "onnxscript", "openvino")}
 INT8: dict[str, tuple[str, ...]] = {"onnx": (), "openvino": ("nncf",)}
@@ -35,14 +35,14 @@ def export(
     """
     from supple import checkpoint
     from supple.cli.common import model_of, points_of, splits_for
-    from supple.export.writing import Held, Wanted, all_graphs, policy_of, replace_policy
-    from supple.export.writing import export as write_graphs
+    from supple.exporting.write import Held, Wanted, all_graphs, policy_of, replace_policy
+    from supple.exporting.write import export as write_graphs
+    from supple.inference.bundle import KINDS, open_bundle
+    from supple.inference.compare import compare
+    from supple.inference.select import EXPORTS, ROUNDS, SECONDS, checked, of_bundle
     from supple.machine import cores
     from supple.model import example
     from supple.progress import counting
-    from supple.runtime.bundle import KINDS, open_bundle
-    from supple.runtime.compare import compare
-    from supple.runtime.opening import EXPORTS, ROUNDS, SECONDS, checked, of_bundle
 
     if to not in KINDS:
         raise RecipeError(f'--to is "{to}".', f"Possible: {', '.join(KINDS)}.")
@@ -92,7 +92,7 @@ def export(
 
 
 def _precision(to: str, int8: bool, bf16: bool) -> str:
-    from supple.runtime.engine import must_have_bf16
+    from supple.inference.engines import must_have_bf16
 
     if int8 and bf16:
         raise RecipeError("--int8 and --bf16 are both given.", "Give one of them.")

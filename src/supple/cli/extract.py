@@ -17,8 +17,8 @@ def extract(
 
     Its outputs are compared with the run's before anything is written.
     """
-    from supple.extraction import extract_to
     from supple.point import Point
+    from supple.surgery.extract import extract_to
 
     facts = extract_to(must_be_run(run), Point.parse(point), out, deploy)
     if json:

@@ -38,10 +38,10 @@ def list_(
     document: dict[str, object] = {"recipes": found}
     if not recipes:
         from supple.backbones import BACKBONES
-        from supple.data.sets import DATASETS
+        from supple.data.registry import DATASETS
         from supple.losses import OBJECTIVES
         from supple.methods import METHODS
-        from supple.methods.branch_choice import BRANCHES
+        from supple.methods.branches import BRANCHES
         from supple.sampling import SAMPLERS
 
         settings = {
@@ -70,7 +70,7 @@ def list_(
 
 def show_cuts(target: str, size: int | None, depth: int, json: bool) -> None:
     """Every place with the tensor there and the share of the network's MACs before it."""
-    from supple.backbones.places import cuts
+    from supple.backbones._cut.cut_points import cuts
     from supple.text import table
 
     network, shape = network_of(target, size)
@@ -95,10 +95,10 @@ def network_of(target: str, size: int | None) -> "tuple[nn.Module, Shape]":
     import timm
     import torch
 
-    from supple.assemble import network_skeleton
     from supple.backbones import BACKBONES
     from supple.backbones.networks import timm_network
     from supple.cli.common import is_run, recipe_of
+    from supple.training.build import network_skeleton
 
     if is_run(target) or target.endswith(".yaml"):
         changes = [f"data.size={size}"] if size else []

@@ -26,9 +26,18 @@ def merge(
 
     from supple import checkpoint
     from supple.cli.common import only_data, splits_for
-    from supple.merge import count_layers, merge_to, parse_ends, parse_plan, random_plan, score_merges
     from supple.progress import counting
-    from supple.sources import doubt, must_be_alike, open_merge_inputs
+    from supple.surgery.merge import (
+        count_layers,
+        doubt,
+        merge_to,
+        must_be_alike,
+        open_merge_inputs,
+        parse_ends,
+        parse_plan,
+        random_plan,
+        score_merges,
+    )
     from supple.text import say
 
     if (out is None) == (count is None):

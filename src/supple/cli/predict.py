@@ -8,12 +8,12 @@ import typer
 
 from supple.cli.common import Json, print_json
 from supple.errors import CheckpointError, DataError, RecipeError, SaveError
-from supple.request import Refusal, gather
+from supple.inference.request import Refusal, gather
 
 if TYPE_CHECKING:
+    from supple.inference.predictor import Predictor
+    from supple.inference.result import Prediction
     from supple.ladder import Ladder
-    from supple.runtime.answers import Prediction
-    from supple.runtime.predictor import Predictor
 
 Drawing = Callable[["Prediction"], None]
 
@@ -37,9 +37,9 @@ def predict(
     """Without a limit, the full model answers; RUN/export does where it is faster. Files that cannot be read are named
     (exit status 2).
     """
+    from supple.inference.select import predictor
     from supple.machine import cores
     from supple.progress import counting
-    from supple.runtime.opening import predictor
     from supple.text import say
 
     if csv and json:
@@ -77,7 +77,7 @@ def predict(
 def _results(
     made: "Predictor", paths: list[Path], drawing: Drawing | None, how: dict[str, Any]
 ) -> "Iterator[Prediction | Refusal]":
-    from supple.runtime.answers import Prediction
+    from supple.inference.result import Prediction
 
     for path in paths:
         try:
@@ -92,7 +92,7 @@ def _results(
 
 
 def _must_be_calibrated(run: Path, made: "Predictor") -> None:
-    from supple.runtime.bundle import is_bundle
+    from supple.inference.bundle import is_bundle
 
     if made.policy is None and made.task.confidence and not is_bundle(run):
         file = run / "policy.json"
@@ -116,7 +116,7 @@ def _print(answers: "list[Prediction]", as_csv: bool) -> None:
 
 def _drawing(made: "Predictor", folder: Path, min_score: float | None) -> Drawing:
     """Writes pictures into a folder, each under a name of its own: that of its file, folders before it if need be."""
-    from supple.data.decode import decode
+    from supple.data._io.decode import decode
     from supple.files import write
     from supple.tasks import TASKS
 

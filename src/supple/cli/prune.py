@@ -7,7 +7,7 @@ from supple.cli.common import Changes, Json, Run, check_out, must_be_run, print_
 from supple.errors import RecipeError
 
 if TYPE_CHECKING:
-    from supple.pruning import Change
+    from supple.surgery.prune import Change
 
 
 def prune(
@@ -26,9 +26,9 @@ def prune(
     from supple.backbones.dims import kept_dims, shape_of
     from supple.cli.common import model_of, recipe_of, splits_for
     from supple.methods.ranking import BASELINE_CRITERIA, Ranking
-    from supple.pruning import Plan, must_be_its_network, nest, nested_recipe, pruned_recipe, save, timed
-    from supple.pruning import changes as changed
-    from supple.pruning import prune as cut
+    from supple.surgery.prune import Plan, must_be_its_network, nest, nested_recipe, pruned_recipe, save, timed
+    from supple.surgery.prune import changes as changed
+    from supple.surgery.prune import prune as cut
 
     if (ratio is None) == (widths is None):
         cause = "one of --ratio and --widths is needed." if ratio is None else "--ratio and --widths are both given."

@@ -37,8 +37,8 @@ def train(
         folder = Path(target)
         _settle(folder, settle, changes)
     else:
-        from supple.train import is_main
-        from supple.train import train as run
+        from supple.training.loop import is_main
+        from supple.training.loop import train as run
 
         if is_run(target) and not resume:
             cure = f"To go on with an unfinished training: supple train {target} --resume."
@@ -61,10 +61,10 @@ def train(
 
 def _settle(folder: Path, texts: list[str], changes: list[str] | None) -> None:
     from supple import checkpoint
-    from supple.assemble import load_data
     from supple.cli.common import recipe_of
-    from supple.finish import score_and_save, settle
     from supple.point import Point
+    from supple.training.build import load_data
+    from supple.training.finalize import score_and_save, settle
 
     model = checkpoint.load(folder)
     recipe = recipe_of(folder)  # stays what it was trained with, wherever the images lie now
@@ -75,8 +75,8 @@ def _settle(folder: Path, texts: list[str], changes: list[str] | None) -> None:
 
 def _search(target: str, changes: list[str] | None, out: Path | None, d: str, heads: str, json: bool) -> None:
     from supple.cli.common import numbers, recipe_of
-    from supple.search import search
     from supple.text import quantity, table
+    from supple.training.branch_search import search
 
     folder = out or Path("runs") / f"{Path(target).stem}-search"
     sizes = tuple(numbers(d, "--search-d")), tuple(numbers(heads, "--search-heads"))

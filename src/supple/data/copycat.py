@@ -6,10 +6,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from supple.data.folder import image_files
+from supple.data._io.paths import find
+from supple.data._io.tree import Source
+from supple.data.classification.folder import image_files
 from supple.data.images import ImageSet, open_all
-from supple.data.paths import find
-from supple.data.source import Source
 from supple.errors import DataError
 from supple.model import FlexibleModel
 from supple.sampling import generator

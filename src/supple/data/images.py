@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from supple.data._io.tree import Source
 from supple.data.augment import POLICIES, apply_policy, random_crop, random_flip
 from supple.data.parts import Part, labelled
-from supple.data.prepare import Preprocess
-from supple.data.source import Source
+from supple.data.preprocess import Preprocess
 from supple.errors import DataError
 from supple.tasks import TASKS
 from supple.text import did_you_mean

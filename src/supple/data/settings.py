@@ -4,9 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from supple.data.hearing import MAX_MELS
-from supple.data.prepare import MAX_SIZE
-from supple.data.sound import MAX_RATE, MAX_SECONDS, MIN_RATE
+from supple.data.audio.sound import MAX_RATE, MAX_SECONDS, MIN_RATE
+from supple.data.audio.spectrogram import MAX_MELS
+from supple.data.preprocess import MAX_SIZE
 
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0)]
@@ -17,5 +17,5 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 Padding = Annotated[int, Field(ge=0, le=64)]  # pixels
 Rate = Annotated[int, Field(ge=MIN_RATE, le=MAX_RATE)]  # samples of a sound per second
 Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS)]
-Features = Literal["stft", "mel", "three"]  # keys of supple.data.hearing.FEATURES
+Features = Literal["stft", "mel", "three"]  # keys of supple.data.audio.spectrogram.FEATURES
 Mels = Annotated[int, Field(ge=1, le=MAX_MELS)]

@@ -5,16 +5,54 @@ the map, and what was heard (batch, sound). Its settings are its keyword argumen
 `method.branch`. To add one, write its class here and name it in `branch_choice.py`.
 """
 
+import itertools
 import math
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from supple.backbones._cut.tap import Tap, as_map, parted
 from supple.backbones.fusion import Fusion
-from supple.backbones.tap import Tap, as_map, parted
+from supple.cost import count_params
 from supple.errors import RecipeError
-from supple.methods.encoder import EncoderLayer
+from supple.recipe import named_settings
+from supple.text import quantity
+
+
+class EncoderLayer(nn.Module):
+    """Attention and MLP, each behind a norm and with a residual; the one around the MLP can be left out."""
+
+    def __init__(self, d: int, heads: int, mlp_ratio: int, residual: bool) -> None:
+        super().__init__()
+        self.attention = nn.Sequential(nn.LayerNorm(d), SelfAttention(d, heads))
+        self.mlp = nn.Sequential(nn.LayerNorm(d), nn.Linear(d, mlp_ratio * d), nn.GELU(), nn.Linear(mlp_ratio * d, d))
+        self.residual = residual
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(x)
+        y: Tensor = self.mlp(x)
+        return x + y if self.residual else y
+
+
+class SelfAttention(nn.Module):
+    """Multi-head attention whose heads are as wide as its input, eq. (2): the usual d / heads is another model."""
+
+    def __init__(self, d: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(d, 3 * heads * d)
+        self.out = nn.Linear(heads * d, d)
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = self.qkv(x).unflatten(2, (3, self.heads, -1))  # (batch, tokens, 3, heads, d)
+        query, key, value = parts.permute(2, 0, 3, 1, 4).unbind()
+        mixed = F.scaled_dot_product_attention(query, key, value)  # scale 1 / sqrt(d)
+        result: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
+        return result
+
 
 Read = Literal["auto", "class", "mean"]
 
@@ -235,3 +273,58 @@ def check_ranges(**settings: Any) -> None:
         least, most = LEAST_OF.get(key, LEAST), MOST_OF.get(key, MOST)
         if isinstance(value, int) and not isinstance(value, bool) and not least <= value <= most:
             raise RecipeError(f"method.branch.{key} is {value}.", f"Give a whole number from {least} to {most}.")
+
+
+BRANCHES: dict[str, type[nn.Module]] = {"cnn": Cnn, "sl_vit": SlVit, "linear": Linear}
+MOST_PARAMS = 10**9  # of one branch: more is a slip, and would end in a full memory
+
+
+def checked_branch(given: str | Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe's `method.branch` (a name, or a mapping with a name) with every setting written out."""
+    if isinstance(given, str):
+        given = {"name": given}
+    if not isinstance(given, Mapping):
+        cure = f"Give a name ({', '.join(BRANCHES)}), or a mapping such as {{name: sl_vit, heads: 4}}."
+        raise RecipeError(f"recipe: method.branch is {given!r}.", cure)
+    settings = named_settings("method.branch", dict(given), BRANCHES, "recipe")
+    check_ranges(**settings)
+    return settings
+
+
+def make_branch(given: str | Mapping[str, Any], tap: Tap, num_classes: int) -> nn.Module:
+    """The untrained branch that a recipe asks for, to be put on a tap."""
+    settings = checked_branch(given)
+    kind = BRANCHES[settings.pop("name")]
+    params = branch_params(kind, tap, num_classes, **settings)
+    if params > MOST_PARAMS:
+        cause = f"method.branch would have {quantity(params)} parameters on {tap}, more than {quantity(MOST_PARAMS)}."
+        raise RecipeError(cause, "Use smaller settings, or linear.")
+    return kind(tap, num_classes, **settings)
+
+
+def affordable(
+    tap: Tap,
+    num_classes: int,
+    limit: int | None = None,
+    d: Iterable[int] = (16, 24, 32, 36, 48, 64),
+    heads: Iterable[int] = (1, 2, 4, 8, 12, 16, 24),
+) -> list[dict[str, Any]]:
+    """SL-ViT settings (name, patch, d, heads) with their `params`, within a limit of parameters, most first.
+
+    The default limit is what the default CNN branch has on the same tap: the rule of the paper's grid search.
+    """
+    if limit is None:
+        limit = branch_params(Cnn, tap, num_classes)
+    found: list[dict[str, Any]] = []
+    for width, number in itertools.product(d, heads):
+        settings = {"patch": automatic_patch(tap), "d": width, "heads": number}
+        params = branch_params(SlVit, tap, num_classes, **settings)
+        if params <= limit:
+            found.append({"name": "sl_vit", **settings, "params": params})
+    return sorted(found, key=lambda row: row["params"], reverse=True)
+
+
+def branch_params(kind: type[nn.Module], tap: Tap, num_classes: int, **settings: Any) -> int:
+    """Counted on a branch without weights."""
+    with torch.device("meta"):
+        return count_params(kind(tap, num_classes, **settings).parameters())

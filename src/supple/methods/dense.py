@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from supple.backbones.protocols import Trunk
-from supple.methods.trunk import check_range, check_read, read_token, trunk_of
+from supple.methods._trunk import check_range, check_read, read_token, trunk_of
 from supple.model import FlexibleModel, Output, Outputs
 from supple.point import FULL, AnyPoint, Point
 

@@ -7,11 +7,11 @@ from typing import Any, Literal, cast, get_args
 import torch
 from torch import nn
 
+from supple.backbones._cut.tap import Tap
 from supple.backbones.networks import check_outputs
 from supple.backbones.protocols import WithExits, as_exits, cut_names
-from supple.backbones.tap import Tap
 from supple.errors import PointError, RecipeError
-from supple.methods.branch_choice import make_branch
+from supple.methods.branches import make_branch
 from supple.methods.staged import Bodies, Features, OnTap, bodies
 from supple.model import FlexibleModel, Output, Outputs, Shape, Stage, is_empty, select
 from supple.point import FULL, AnyPoint, Point

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from supple.backbones.protocols import Trunk
+from supple.methods._trunk import read_token
 from supple.methods.dense import Read, mixers
-from supple.methods.trunk import read_token
 
 Oracle = Literal["own", "shared"]
 Inputs = Literal["chain", "dense"]

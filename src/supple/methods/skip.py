@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from supple.backbones.protocols import Trunk
 from supple.cost import count_macs, on_meta
 from supple.errors import RecipeError
+from supple.methods._trunk import check_range, check_read, trunk_of
 from supple.methods.dense import Read
 from supple.methods.gates import Gates, Inputs, Oracle, blend, regroup, straight_through
-from supple.methods.trunk import check_range, check_read, trunk_of
 from supple.model import Batches, FlexibleModel, Output, Outputs, is_empty, select
 from supple.point import FULL, AnyPoint, Point
 

@@ -5,10 +5,10 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, fx, nn
 
-from supple.backbones.cut import Cuts, altered, check_order, cut
+from supple.backbones._cut.cut import Cuts, altered, check_order, cut
+from supple.backbones._cut.tap import Tap
+from supple.backbones._cut.trace import weightless
 from supple.backbones.protocols import as_stages
-from supple.backbones.tap import Tap
-from supple.backbones.trace import weightless
 from supple.errors import RecipeError
 from supple.model import Shape
 from supple.text import did_you_mean

@@ -8,7 +8,7 @@ from torch import nn
 
 from supple.backbones.protocols import as_exits, as_trunk, classifier_of
 from supple.errors import RecipeError
-from supple.methods.trunk import blocks_path
+from supple.methods._trunk import blocks_path
 from supple.model import FlexibleModel, Outputs, as_output
 from supple.point import FULL, AnyPoint, Point
 

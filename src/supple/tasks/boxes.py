@@ -15,8 +15,8 @@ from supple.tasks.task import Answer, Array, Metric, Result, Task
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from supple.data.detection.batch import Truth
     from supple.model import FlexibleModel, Output
-    from supple.scenes import Truth
 
 # COCO's own, in double precision: torchmetrics' defaults are rounded, and a recall of 3 in 5 falls short of 0.6.
 IOUS = np.linspace(0.5, 0.95, 10).tolist()
@@ -67,7 +67,7 @@ def _found(rows: "Tensor", masks: "Tensor", size: "Tensor") -> dict[str, "Tensor
     """What was found in one picture, as torchmetrics wants it."""
     import torch
 
-    from supple.scenes import paste
+    from supple.data.detection.batch import paste
 
     real = rows[:, 4] > 0
     rows, masks = rows[real].float(), masks[real]
@@ -155,7 +155,7 @@ def _shaded(picture: Array, rows: Array, masks: Array) -> Array:
     """The picture with the masks of objects in their colours, the last on top."""
     import torch
 
-    from supple.scenes import paste
+    from supple.data.detection.batch import paste
 
     height, width = picture.shape[:2]
     shaded = picture.astype(np.float32)

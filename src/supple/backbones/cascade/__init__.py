@@ -7,14 +7,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from supple.backbones.cascade.matching import by_picture
-from supple.backbones.cascade.proposals import Proposals
+from supple.backbones.cascade.proposals import Proposals, by_picture
 from supple.backbones.cascade.pyramid import Pyramid, swin_of
 from supple.backbones.cascade.stages import Cascade
 from supple.backbones.dims import Shape, resize
 from supple.backbones.networks import Arguments
+from supple.data.detection.batch import DetectionBatch, as_batch
 from supple.errors import RecipeError
-from supple.scenes import DetectionBatch, as_batch
 
 __all__ = ["CascadeRCNN"]
 

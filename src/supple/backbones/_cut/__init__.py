@@ -1,0 +1,1 @@
+"""Cutting a traced network: where it can be cut, and what lives there."""

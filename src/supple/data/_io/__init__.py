@@ -1,0 +1,1 @@
+"""Files: where they are found, and how they are decoded."""

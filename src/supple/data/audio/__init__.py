@@ -1,0 +1,1 @@
+"""Sounds: decoding, spectra, readers."""

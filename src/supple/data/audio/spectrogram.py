@@ -1,0 +1,131 @@
+"""From sound files to pictures of them, which every network for images can look at."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from supple.data._io.tree import Source
+from supple.data.audio.sound import MAX_RATE, MAX_SECONDS, MIN_RATE, Wave, decode_sound
+from supple.errors import DataError
+from supple.text import did_you_mean
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MAX_MELS = 512
+
+
+class View(NamedTuple):
+    """One spectrum of a clip."""
+
+    window: int  # samples
+    hop: int
+    mel: bool = False
+
+
+def _of_speech(rate: int) -> tuple[View, ...]:
+    return (View(255, 128),)
+
+
+def _mel(rate: int) -> tuple[View, ...]:
+    return (View(rate * 25 // 1000, rate * 10 // 1000, mel=True),)
+
+
+def _of_music(rate: int) -> tuple[View, ...]:
+    return View(512, 256), View(rate * 100 // 1000, rate * 50 // 1000, True), View(rate // 20, rate // 40, True)
+
+
+# The spectra that a picture is made of, for a rate: one for each channel.
+FEATURES: dict[str, Callable[[int], tuple[View, ...]]] = {
+    "stft": _of_speech,  # Speech Commands of SL-ViT, section 4.1.2: 124 frames x 129 bins of one second at 16 kHz
+    "mel": _mel,  # windows of 25 ms every 10 ms
+    "three": _of_music,  # GTZAN of SL-ViT, section 4.1.3: STFT, mel with windows of 100 ms, mel with windows of 50 ms
+}
+
+
+@dataclass(frozen=True)
+class SpectrogramConfig:
+    """How sounds become pictures; saved with a model, so that serving does exactly what training did.
+
+    A longer clip is cut to its middle, a shorter one followed by silence. Rows are frequencies, the lowest first;
+    columns are time. Departure: the paper does not say how its spectra are scaled; here they are decibels.
+    """
+
+    rate: int  # samples per second
+    seconds: float
+    features: str  # a key of FEATURES
+    mels: int = 64  # bands of a mel spectrum
+
+    def __post_init__(self) -> None:
+        if self.features not in FEATURES:
+            raise DataError(f'unknown features "{self.features}".', did_you_mean(self.features, FEATURES))
+        for word, value, low, high in (
+            ("rate", self.rate, MIN_RATE, MAX_RATE),
+            ("seconds", self.seconds, 0.001, MAX_SECONDS),
+            ("mels", self.mels, 1, MAX_MELS),
+        ):
+            if not low <= value <= high:
+                raise DataError(f"data.{word} is {value}.", f"Set it between {low:,} and {high:,.0f}.")
+        for view in self.views:
+            if self.samples < view.window:
+                raise DataError(
+                    f"clips of {self.seconds} s have {self.samples} samples, fewer than a window ({view.window}).",
+                    "Raise data.seconds or data.rate.",
+                )
+            empty = int((self._filters(view).sum(1) == 0).sum()) if view.mel else 0
+            if empty:
+                raise DataError(
+                    f"{empty} of {self.mels} mel bands are narrower than the spectrum resolves.", "Lower data.mels."
+                )
+
+    @property
+    def views(self) -> tuple[View, ...]:
+        return FEATURES[self.features](self.rate)
+
+    @property
+    def channels(self) -> int:
+        return len(self.views)
+
+    @property
+    def samples(self) -> int:
+        return round(self.seconds * self.rate)
+
+    def wave(self, source: Source) -> Wave:
+        """Decode one sound to exactly `samples` float32 values."""
+        heard = decode_sound(source, self.rate, self.seconds)[: self.samples]
+        return np.pad(heard, (0, self.samples - len(heard)))
+
+    def pictures(self, waves: "Tensor", size: int, channels: int) -> "Tensor":
+        """Clips (clips, samples) to uint8 (clips, channels, size, size); a single spectrum fills every channel."""
+        import torch
+
+        from supple.data.audio.spectrum import as_picture, decibels, power
+
+        spectra = []
+        for view in self.views:
+            powers = power(waves, view.window, view.hop)  # (clips, bins, frames)
+            if view.mel:
+                powers = self._filters(view) @ powers  # (clips, mels, frames)
+            spectra.append(as_picture(decibels(powers), size))
+        return torch.stack(spectra, 1).expand(-1, channels, -1, -1).contiguous()
+
+    def _filters(self, view: View) -> "Tensor":
+        from supple.data.audio.spectrum import fft_length, mel_filters
+
+        return mel_filters(self.mels, fft_length(view.window) // 2 + 1, self.rate)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, saved: Any) -> "SpectrogramConfig":
+        """The inverse of `to_json`; whatever else is found is a ValueError."""
+        kinds = {"rate": int, "seconds": int | float, "features": str, "mels": int}
+        if not isinstance(saved, dict) or set(saved) != set(kinds):
+            raise ValueError(f"spectrogram is {saved!r}, not {', '.join(kinds)}")
+        for key, kind in kinds.items():
+            if not isinstance(saved[key], kind) or isinstance(saved[key], bool):
+                raise ValueError(f"spectrogram.{key} is {saved[key]!r}")
+        return cls(**saved)

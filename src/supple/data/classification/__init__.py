@@ -1,0 +1,1 @@
+"""Images of classes: readers and loading."""

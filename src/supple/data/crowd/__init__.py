@@ -1,0 +1,1 @@
+"""Crowds: pictures, perhaps with sound, and where the heads are."""

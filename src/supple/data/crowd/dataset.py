@@ -1,0 +1,150 @@
+"""Pictures of crowds as samples: seen, perhaps heard, and where the heads are."""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Annotated, Any, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from supple.data._io.decode import MAX_PIXELS
+from supple.data.classification.reading import SAMPLE
+from supple.data.crowd.preprocess import CrowdPrepare, Seen
+from supple.data.crowd.sample import SIGMA, CrowdSample
+from supple.data.images import WORKERS
+from supple.data.parts import Reader
+from supple.data.settings import Count, Holdout, Seed, Side
+from supple.data.splits import Splits, choose, read_parts
+from supple.errors import DataError
+from supple.model import Shape
+from supple.tasks.count import Crowd
+
+Sigma = Annotated[float, Field(gt=0, le=100)]  # pixels
+MEASURED = 2**26  # pixels of the pictures that mean and deviation are measured on
+AT_ONCE = 2**21  # pixels of the pictures that are evaluated together: their maps are large
+
+
+class CrowdSet:
+    """Pictures of crowds, read into memory when they are first wanted, if they fit; otherwise whenever they are.
+
+    `batch(indices, rng)` gives pictures, or pictures and sounds, and `Crowd`. With `rng`, and if this set was told to
+    flip, every second picture is mirrored, and its heads with it.
+    """
+
+    repeat: int = 1
+
+    def __init__(
+        self,
+        samples: Sequence[CrowdSample],
+        classes: tuple[str, ...],  # what is counted
+        preprocess: CrowdPrepare,
+        task: str,
+        sigma: float,
+        flip: bool = False,
+        memory_limit: int = 0,  # bytes that the pictures and maps of this set may take
+    ) -> None:
+        self.task, self.classes, self.preprocess = task, classes, preprocess
+        self.samples, self.sigma, self.flip = samples, sigma, flip
+        height, width = preprocess.size
+        self._kept: dict[int, tuple[Tensor, Tensor | None, Tensor, float]] | None = None
+        if len(samples) * height * width * (3 + 4) <= memory_limit:
+            self._kept = {}
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    @property
+    def shape(self) -> tuple[object, ...]:
+        return self.preprocess.shape
+
+    @property
+    def slow(self) -> bool:
+        return self._kept is None or len(self._kept) < len(self)
+
+    @property
+    def at_once(self) -> int:
+        """How many are evaluated together."""
+        height, width = self.preprocess.size
+        return max(1, AT_ONCE // (height * width))
+
+    def batch(self, indices: Tensor, rng: torch.Generator | None = None) -> tuple[Seen, Crowd]:
+        numbers = indices.tolist()
+        with ThreadPoolExecutor(WORKERS) as pool:
+            found = list(pool.map(self._read, numbers))
+        pictures = torch.stack([picture for picture, _, _, _ in found])
+        density = torch.stack([density for _, _, density, _ in found])[:, None]
+        heads = torch.tensor([heads for _, _, _, heads in found])
+        if rng is not None and self.flip:
+            turned = torch.rand(len(numbers), generator=rng) < 0.5
+            pictures[turned], density[turned] = pictures[turned].flip(-1), density[turned].flip(-1)
+        seen = self.preprocess.normalise(pictures)
+        if not self.preprocess.use_audio:
+            return seen, Crowd(heads, density)
+        sounds = [sound for _, sound, _, _ in found if sound is not None]
+        return (seen, torch.stack(sounds)), Crowd(heads, density)
+
+    def pictures(self) -> Tensor:
+        """Pictures to measure mean and deviation on, uint8: all, or so many, evenly spread."""
+        height, width = self.preprocess.size
+        count = min(SAMPLE, len(self), max(8, MEASURED // (height * width)))
+        spread = torch.linspace(0, len(self) - 1, count).round().long().tolist()
+        with ThreadPoolExecutor(WORKERS) as pool:
+            return torch.stack(list(pool.map(lambda number: self._read(number)[0], spread)))
+
+    @torch.inference_mode(False)  # what is kept may be trained on later
+    def _read(self, number: int) -> tuple[Tensor, Tensor | None, Tensor, float]:
+        if self._kept is not None and number in self._kept:
+            return self._kept[number]
+        sample, (height, width) = self.samples[number], self.preprocess.size
+        density = sample.density(height, width, self.sigma)
+        sound = self.preprocess.hear(sample.sound) if self.preprocess.use_audio and sample.sound is not None else None
+        found = self.preprocess.open(sample.picture), sound, density, sample.heads(density)
+        if self._kept is not None:
+            self._kept[number] = found
+        return found
+
+
+def load_crowds(
+    reader: Reader,
+    *,
+    size: Side | tuple[Side, Side] | None = None,  # height and width, or one number for both
+    limit: Count | None = None,  # use only so many training pictures
+    test_limit: Count | None = None,  # use only so many test pictures
+    holdout: Holdout = 0.1,  # validation pictures, if the set has none of its own: a number, or a share below 1
+    flip: bool = False,  # random horizontal flip
+    mean: tuple[float, ...] | None = None,  # of values in 0..1, per channel; None: measured on the training pictures
+    std: tuple[float, ...] | None = None,  # None: measured
+    sigma: Sigma = SIGMA,  # deviation of a head in the density map, pixels
+    max_pixels: Count = MAX_PIXELS,  # larger pictures are refused before they are decoded
+    seed: Seed = 0,  # of the splits
+) -> Splits:
+    """Data sets of crowds. Nothing is cropped: heads would be lost."""
+    prepare = CrowdPrepare(_sides(size), max_pixels=max_pixels)  # refused before anything is read
+    found, seen = read_parts(reader)
+    every = [cast(Sequence[CrowdSample], part.images) for part in choose(found, limit, holdout, test_limit, seed)]
+    prepare = replace(prepare, use_audio=every[0][0].sound is not None)
+    share = reader.memory_limit // len(every)
+    train, val, test = (
+        CrowdSet(samples, found.classes, prepare, reader.task, sigma, k == 0 and flip, share)
+        for k, samples in enumerate(every)
+    )
+    if mean is None or std is None:
+        measured = prepare.measured(train.pictures())
+        mean, std = mean or measured.mean, std or measured.std
+    for one in (train, val, test):
+        one.preprocess = replace(prepare, mean=tuple(mean), std=tuple(std))
+    return Splits(train, val, test, seen)
+
+
+def crowd_shape(settings: Mapping[str, Any], stored: Shape | None, use_audio: bool) -> Shape:
+    """Of a picture, or of a picture and the sound beside it."""
+    return CrowdPrepare(_sides(settings["size"]), use_audio=use_audio).shape
+
+
+def _sides(size: int | tuple[int, int] | None) -> tuple[int, int]:
+    """Height and width of the pictures."""
+    if size is None:
+        raise DataError("pictures of crowds differ in size.", "Set data.size=[height, width], such as [288, 512].")
+    return (size, size) if isinstance(size, int) else size

@@ -1,0 +1,150 @@
+"""From a picture file, and the sound file beside it, to what a network that counts sees and hears."""
+
+import io
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from supple.data._io.decode import MAX_PIXELS, decode
+from supple.data._io.decode import SUFFIXES as IMAGES
+from supple.data._io.tree import Source, content
+from supple.data.audio.sound import SUFFIXES as SOUNDS
+from supple.data.audio.spectrogram import SpectrogramConfig
+from supple.data.audio.spectrum import FLOOR, decibels, fft_length, mel_filters, power
+from supple.data.preprocess import MAX_SIZE, Preprocess
+from supple.errors import DataError
+
+SPECTROGRAM = SpectrogramConfig(16_000, 1.0, "mel", mels=64)  # as of VGGish: windows of 25 ms every 10 ms
+FRAMES = 96
+SOUND_SHAPE = (1, FRAMES, SPECTROGRAM.mels)  # of one sound
+Seen = Tensor | tuple[Tensor, Tensor | None]
+
+
+@dataclass(frozen=True)
+class CrowdPrepare:
+    """How pictures of crowds are prepared; saved with a model, so that serving does what training did.
+
+    A picture is resized to exactly `size`, whatever its own shape. A sound is one second from the middle of its file,
+    the first 96 frames of it: decibels from -100 to 0, as -2 to 2.
+    """
+
+    size: tuple[int, int]  # height and width
+    mean: tuple[float, ...] = (0.0, 0.0, 0.0)
+    std: tuple[float, ...] = (1.0, 1.0, 1.0)
+    max_pixels: int = MAX_PIXELS
+    use_audio: bool = False
+
+    kind = "image"
+    endings = IMAGES
+
+    def __post_init__(self) -> None:
+        for side in self.size:
+            if not 1 <= side <= MAX_SIZE:
+                raise DataError(f"data.size is {list(self.size)}.", f"Both sides lie in 1..{MAX_SIZE}.")
+        Preprocess(1, 3, self.mean, self.std, self.max_pixels)  # the checks are the same
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        picture = (3, *self.size)
+        return (picture, SOUND_SHAPE) if self.use_audio else picture
+
+    def open(self, source: Source) -> Tensor:
+        """A picture as uint8 (3, height, width)."""
+        array = decode(*content(source, self.max_pixels))
+        height, width = self.size
+        if array.shape[:2] != self.size:
+            array = np.asarray(Image.fromarray(array).resize((width, height), Image.Resampling.BILINEAR))
+        return torch.from_numpy(np.array(array.transpose(2, 0, 1), order="C"))
+
+    def hear(self, source: Source) -> Tensor:
+        """A sound as float32 (1, 96, 64): time downwards, pitch to the right."""
+        (view,) = SPECTROGRAM.views
+        powers = power(torch.from_numpy(SPECTROGRAM.wave(source))[None], view.window, view.hop)
+        bands = (
+            mel_filters(SPECTROGRAM.mels, fft_length(view.window) // 2 + 1, SPECTROGRAM.rate) @ powers
+        )  # (1, bands, frames)
+        return decibels(bands)[:, :, :FRAMES].transpose(1, 2).sub_(FLOOR / 2).div_(-FLOOR / 4).contiguous()
+
+    def normalise(self, images: Tensor) -> Tensor:
+        return Preprocess(1, 3, self.mean, self.std).normalise(images)
+
+    def input(self, source: Source) -> Seen:
+        """What the network sees of one file: a batch of one. The sound lies beside the picture; None: there is none."""
+        image = self.normalise(self.open(source)[None])
+        if not self.use_audio:
+            return image
+        sound = sound_beside(Path(source)) if isinstance(source, str | Path) else None
+        return image, None if sound is None else self.hear(sound)[None]
+
+    def arrays(self, source: Source) -> tuple[np.ndarray[Any, Any] | None, ...]:
+        """`input` as numpy arrays."""
+        seen = self.input(source)
+        parts = seen if isinstance(seen, tuple) else (seen,)
+        return tuple(None if part is None else part.numpy() for part in parts)
+
+    def blank_file(self) -> bytes:
+        """A small black picture: for warming up."""
+        file = io.BytesIO()
+        Image.new("RGB", (8, 8)).save(file, "PNG")
+        return file.getvalue()
+
+    def blank(self) -> Seen:
+        image = self.normalise(self.open(self.blank_file())[None])
+        return (image, torch.full((1, *SOUND_SHAPE), -2.0)) if self.use_audio else image
+
+    def measured(self, images: Tensor) -> "CrowdPrepare":
+        """With mean and deviation of these pictures."""
+        from supple.data.classification.reading import measure
+
+        mean, std = measure(images)
+        return replace(self, mean=mean, std=std)
+
+    def facts(self) -> dict[str, Any]:
+        return {"size": self.size, "mean": self.mean, "std": self.std}
+
+    def to_json(self) -> dict[str, Any]:
+        numbers = {"size": list(self.size), "mean": list(self.mean), "std": list(self.std)}
+        return {**numbers, "max_pixels": self.max_pixels, "use_audio": self.use_audio}
+
+    @classmethod
+    def from_json(cls, saved: Any) -> "CrowdPrepare":
+        """The inverse of `to_json`; whatever else is found is refused."""
+        keys = {"size": 2, "mean": 3, "std": 3}
+        try:
+            if set(saved) != {*keys, "max_pixels", "use_audio"} or not isinstance(saved["use_audio"], bool):
+                raise ValueError(f"it has the keys {', '.join(sorted(saved))}")
+            for key, count in keys.items():
+                values = saved[key]
+                if not isinstance(values, list | tuple) or len(values) != count or not all(map(_is_number, values)):
+                    raise ValueError(f"{key} is {values!r}")
+            if not all(isinstance(value, int) for value in (*saved["size"], saved["max_pixels"])):
+                raise ValueError("size and max_pixels are whole numbers")
+            height, width = saved["size"]
+            mean, std = tuple(map(float, saved["mean"])), tuple(map(float, saved["std"]))
+            return cls((height, width), mean, std, saved["max_pixels"], saved["use_audio"])
+        except (ValueError, TypeError) as problem:
+            raise DataError(
+                f"saved preprocessing is unusable: {problem}.",
+                'Expected {"size": [height, width], "mean": [...], "std": [...], "max_pixels": int, "use_audio": ...}.',
+            ) from None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def sound_beside(picture: Path) -> Path | None:
+    """The sound file of a picture: of the same name beside it, or where `sounds` stands for `images` in its path."""
+    folders = [picture.parent, picture.parent.parent / "sounds"]
+    for above in picture.parents:
+        if above.name == "images":
+            folders.append(above.parent / "sounds" / picture.parent.relative_to(above))
+    endings = [ending for one in SOUNDS for ending in (one, one.upper())]
+    candidates = (folder / f"{picture.stem}{ending}" for folder in folders for ending in endings)
+    return next((candidate for candidate in candidates if candidate.is_file()), None)

@@ -1,0 +1,1 @@
+"""Objects: pictures with boxes and masks."""

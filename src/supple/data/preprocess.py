@@ -1,0 +1,238 @@
+"""From a file to what the network sees: decoded, sized, with mean and deviation taken out.
+
+`read`, `pixels` and `array` work on numpy arrays: of images, exported models see exactly the same without torch.
+"""
+
+import io
+import wave
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image
+
+from supple.data._io.decode import MAX_PIXELS, decode
+from supple.data._io.decode import SUFFIXES as IMAGES
+from supple.data._io.tree import Source, content
+from supple.data.audio.sound import SUFFIXES as SOUNDS
+from supple.data.audio.spectrogram import SpectrogramConfig
+from supple.errors import DataError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+USUAL = "supple.data.preprocess.Preprocess"  # images, and sounds as images
+PREPARE = {  # by task, where inputs are others
+    "count": "supple.data.crowd.preprocess.CrowdPrepare",
+    "boxes": "supple.data.detection.preprocess.DetectionPrepare",
+}
+
+
+def saved_preprocess(task: str, saved: dict[str, Any]) -> Any:
+    """What turns a file into an input (a `Prepare`), from what its `to_json` gave."""
+    module, _, name = PREPARE.get(task, USUAL).rpartition(".")
+    return getattr(import_module(module), name).from_json(saved)
+
+
+MAX_SIZE = 8192
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """How images, or sounds made images, are prepared; saved with a model, so that serving does what training did."""
+
+    size: int  # pixels on each side
+    channels: int  # 3: RGB; 1: grey
+    mean: tuple[float, ...]  # per channel, of values in 0..1
+    std: tuple[float, ...]
+    max_pixels: int = MAX_PIXELS
+    spectrogram: SpectrogramConfig | None = None  # None: the files are images
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.size <= MAX_SIZE:
+            raise DataError(f"image size {self.size} is outside 1..{MAX_SIZE}.", "Choose data.size in this range.")
+        if self.channels not in (1, 3):
+            raise DataError(f"{self.channels} image channels: expected 3 (RGB) or 1 (grey).", "Set data.channels.")
+        for word, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) != self.channels:
+                raise DataError(
+                    f"{word} has {len(values)} values for {self.channels} channels.",
+                    f"Give data.{word} one per channel.",
+                )
+            if not all(np.isfinite(values)):
+                raise DataError(f"{word} {values} is not finite.", f"Give data.{word} ordinary numbers.")
+        if min(self.std) <= 0:
+            raise DataError(f"std {self.std} must be above 0.", "Give data.std positive numbers.")
+        if self.max_pixels < 1:
+            raise DataError(f"max_pixels is {self.max_pixels}; it must be at least 1.", "Set data.max_pixels.")
+        if self.spectrogram is not None and self.spectrogram.channels not in (1, self.channels):
+            raise DataError(
+                f'features "{self.spectrogram.features}" give {self.spectrogram.channels} channels, '
+                f"not {self.channels}.",
+                f"Set data.channels={self.spectrogram.channels}, or leave it out.",
+            )
+
+    @property
+    def kind(self) -> str:
+        return "image" if self.spectrogram is None else "sound"
+
+    @property
+    def endings(self) -> tuple[str, ...]:
+        """How the names of files end that can be opened; files named one by one are judged by content."""
+        return IMAGES if self.spectrogram is None else SOUNDS
+
+    def read(self, source: Source) -> Array:
+        """Read one image or sound file to uint8 (channels, size, size)."""
+        if self.spectrogram is None:
+            return self.pixels(decode(*content(source, self.max_pixels)))
+        from torch import from_numpy
+
+        return self.hear(from_numpy(self.spectrogram.wave(source))[None])[0].numpy()
+
+    def open(self, source: Source) -> "Tensor":
+        """The same as a tensor."""
+        from torch import from_numpy
+
+        return from_numpy(self.read(source))
+
+    def input(self, source: Source) -> "Tensor":
+        """What the network sees of one file: a batch of one."""
+        return self.normalise(self.open(source).unsqueeze(0))
+
+    def blank_file(self) -> bytes:
+        """A small black picture, or a moment of silence: for warming up."""
+        file = io.BytesIO()
+        if self.spectrogram is None:
+            Image.new("RGB", (8, 8)).save(file, "PNG")
+        else:
+            with wave.open(file, "wb") as sound:
+                sound.setnchannels(1)
+                sound.setsampwidth(2)
+                sound.setframerate(8000)
+                sound.writeframes(bytes(1600))
+        return file.getvalue()
+
+    def blank(self) -> "Tensor":
+        """What the network sees of it."""
+        return self.input(self.blank_file())
+
+    def arrays(self, source: Source | Array) -> tuple[Array, ...]:
+        """`input` as numpy arrays, of a file or a picture as uint8 (height, width, 3); of images without torch."""
+        seen = self.pixels(source) if isinstance(source, np.ndarray) else self.read(source)
+        return (self.array(seen)[None],)
+
+    def facts(self) -> dict[str, Any]:
+        """What was measured on the data, as settings of a recipe."""
+        return {"size": self.size, "channels": self.channels, "mean": self.mean, "std": self.std}
+
+    def hear(self, waves: "Tensor") -> "Tensor":
+        """Bring decoded clips, float32 (clips, samples), to uint8 (clips, channels, size, size)."""
+        assert self.spectrogram is not None
+        return self.spectrogram.pictures(waves, self.size, self.channels)
+
+    def pixels(self, array: Array) -> Array:
+        """Bring uint8 RGB (height, width, 3) to uint8 (channels, size, size).
+
+        The shorter side is resized to `size` (bilinear, antialiased when shrinking), then the centre is cut out. An
+        image of that size already passes through unchanged. One channel is ITU-R 601 luma, rounded.
+        """
+        if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3 or 0 in array.shape:
+            raise DataError(
+                f"an image array of shape {array.shape} and type {array.dtype}; expected uint8 (height, width, 3).",
+                "Read the image with supple.data._io.decode.decode.",
+            )
+        height, width = array.shape[:2]
+        if (height, width) != (self.size, self.size):
+            array = _resize_and_crop(array, self.size)
+        if self.channels == 1:
+            array = _luma(array)
+        return np.array(array.transpose(2, 0, 1), order="C")
+
+    def image(self, array: Array) -> "Tensor":
+        """`pixels` as a tensor."""
+        from torch import from_numpy
+
+        return from_numpy(self.pixels(array))
+
+    def array(self, pixels: Array) -> Array:
+        """(x / 255 - mean) / std, in float32; uint8 (..., channels, size, size) in, the same shape out, contiguous."""
+        scale, shift = self._scale_and_shift()
+        return pixels.astype(np.float32, order="C") * scale - shift
+
+    def normalise(self, batch: "Tensor") -> "Tensor":
+        """`array` for tensors."""
+        from torch import contiguous_format, float32, from_numpy
+
+        scale, shift = (from_numpy(part).to(batch.device) for part in self._scale_and_shift())
+        return batch.to(float32, memory_format=contiguous_format).mul_(scale).sub_(shift)
+
+    def _scale_and_shift(self) -> tuple[Array, Array]:
+        mean, std = np.array(self.mean), np.array(self.std)
+        return (1 / (255 * std)).astype(np.float32).reshape(-1, 1, 1), (mean / std).astype(np.float32).reshape(-1, 1, 1)
+
+    def to_json(self) -> dict[str, Any]:
+        saved = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+        if self.spectrogram is None:
+            del saved["spectrogram"]
+        return saved
+
+    @classmethod
+    def from_json(cls, saved: dict[str, Any]) -> "Preprocess":
+        """The inverse of `to_json`; whatever else is found is refused."""
+        try:
+            whole = {key: _whole(saved, key) for key in ("size", "channels")}
+            limit = _whole(saved, "max_pixels") if "max_pixels" in saved else MAX_PIXELS
+            unknown = set(saved) - {"size", "channels", "mean", "std", "max_pixels", "spectrogram"}
+            if unknown:
+                raise ValueError(f"unknown key {sorted(unknown)[0]!r}")
+            spectrogram = SpectrogramConfig.from_json(saved["spectrogram"]) if "spectrogram" in saved else None
+            return cls(
+                **whole,
+                mean=numbers(saved, "mean"),
+                std=numbers(saved, "std"),
+                max_pixels=limit,
+                spectrogram=spectrogram,
+            )
+        except (ValueError, TypeError, KeyError) as problem:
+            raise DataError(
+                f"saved preprocessing is unusable: {problem}.",
+                'Expected {"size": int, "channels": 1 or 3, "mean": [...], "std": [...], "max_pixels": int}.',
+            ) from None
+
+
+def _resize_and_crop(array: Array, size: int) -> Array:
+    """Resize and crop in one step: only the centre is computed, so a 1 x 50,000,000 image costs no memory."""
+    height, width = array.shape[:2]
+    box = []
+    for side in (width, height):
+        resized = round(size * side / min(width, height))
+        start = (resized - size) // 2
+        box.append((start * side / resized, (start + size) * side / resized))
+    (left, right), (top, bottom) = box
+    picture = Image.fromarray(array)
+    return np.asarray(picture.resize((size, size), Image.Resampling.BILINEAR, box=(left, top, right, bottom)))
+
+
+def _luma(array: Array) -> Array:
+    """0.299 R + 0.587 G + 0.114 B in 16-bit fixed point; the weights sum to 65536, so grey stays what it was."""
+    weighted = array.astype(np.uint32) @ np.array([19595, 38470, 7471], dtype=np.uint32)
+    return ((weighted + 32768) >> 16).astype(np.uint8)[:, :, None]
+
+
+def _whole(saved: dict[str, Any], key: str) -> int:
+    value = saved[key]
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"{key} is {value!r}, not a whole number")
+    return value
+
+
+def numbers(saved: dict[str, Any], key: str) -> tuple[float, ...]:
+    values = saved[key]
+    if not isinstance(values, list | tuple) or not all(
+        isinstance(value, int | float) and not isinstance(value, bool) for value in values
+    ):
+        raise ValueError(f"{key} is {values!r}, not a list of numbers")
+    return tuple(float(value) for value in values)

@@ -1,5 +1,0 @@
-"""Export: every point of a run as a graph for a fast runtime, checked before it is written."""
-
-from supple.export.writing import Wanted, export
-
-__all__ = ["Wanted", "export"]

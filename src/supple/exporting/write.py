@@ -1,0 +1,224 @@
+"""From a run to an exported folder: graphs made, checked on real inputs, and vouched for."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree
+
+from supple import checkpoint, files
+from supple.cost import profile
+from supple.data.parts import Dataset
+from supple.errors import CheckpointError, RecipeError
+from supple.exporting.check import Archives, largest_difference, lost_of, scores
+from supple.exporting.convert import convert
+from supple.exporting.graphs import Chain, Graph, chain_of, given_to, graphs_of, has_attention, one_by_one, skip_graphs
+from supple.exporting.quantize import quantize
+from supple.inference.bundle import FORMAT, KINDS, LADDER, MANIFEST, Bundle, Check, open_bundle
+from supple.inference.engines import MAX_DROP, Engine, available, open_engine
+from supple.ladder import Ladder
+from supple.machine import machine
+from supple.model import FlexibleModel, select
+from supple.point import Point
+from supple.scoring import evaluate
+from supple.tasks import get_task
+
+CHECKED_ON, CALIBRATED_ON = 8, 128  # validation and training images
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked for."""
+
+    to: str = "onnx"
+    precision: str = "fp32"
+    points: tuple[Point, ...] = ()  # none: all
+    max_drop: float = MAX_DROP  # int8, bf16: a point that loses more of its score on validation images is left out
+
+
+@dataclass(frozen=True)
+class Held:
+    """The data that an export needs: to calibrate, to check, to score."""
+
+    train: Dataset
+    val: Dataset
+    test: Dataset
+
+
+OnProgress = Callable[[int], None]
+
+
+def export(
+    model: FlexibleModel, weights: str, out: Path, wanted: Wanted, data: Held, on_progress: OnProgress | None = None
+) -> dict[str, Any]:
+    """Writes the graphs of a model into a new folder, checked; gives its manifest. weights: the digest of their file,
+    which the folder is told apart by. `on_progress` counts graphs.
+    """
+    x = data.val.batch(torch.arange(min(CHECKED_ON, len(data.val))))[0]
+    graphs, chain = all_graphs(model, wanted.points, x)
+    made = {}
+    for graph, inputs in zip((*graphs, *chain.graphs), _seen(graphs, chain, wanted, data)):
+        made[graph.name] = _made(graph, wanted, inputs)
+        if on_progress is not None:
+            on_progress(1)
+
+    def file(graph: Graph | None) -> str | None:
+        """Of the files of a graph, the one that is opened."""
+        return None if graph is None else next(name for name in made[graph.name] if name.endswith(KINDS[wanted.to]))
+
+    manifest = {
+        "format": FORMAT,
+        "kind": "export",
+        "to": wanted.to,
+        "precision": wanted.precision,
+        "checkpoint": weights,
+        "task": model.task,
+        "classes": list(model.classes),
+        "input_shape": model.input_shape,
+        "preprocess": model.preprocess.to_json() if model.preprocess is not None else None,
+        "points": {str(graph.point): file(graph) for graph in graphs},
+        "stages": [
+            {"body": file(body), "head": file(head), "point": None if head is None else str(head.point)}
+            for body, head in chain.stages
+        ],
+        "layers": [{"role": graph.role, "file": file(graph)} for graph in chain.layers],
+        "policy": policy_of(model),
+        "asked": [str(point) for point in wanted.points],
+        "max_drop": wanted.max_drop,
+        "checks": [],
+        "versions": checkpoint.versions(),
+    }
+    with files.folder(out) as part:
+        _write(part, manifest, {name: content for parts in made.values() for name, content in parts.items()})
+        _check(model, part, manifest, wanted, data, x)
+    return manifest
+
+
+def all_graphs(model: FlexibleModel, points: Sequence[Point], x: Any) -> tuple[list[Graph], Chain]:
+    """The graphs of points, and those of the chain if the model has one."""
+    if not get_task(model.task).exportable:
+        cause = f"graphs cannot answer the task {model.task}: how many outputs there are depends on the sample."
+        raise RecipeError(cause, "Use the run itself: supple predict RUN FILES.")
+    two = select(x, torch.arange(2) % len(_pytree.tree_leaves(x)[0]))
+    wanted = model.order(points or (*model.points, *model.settled))
+    layers = skip_graphs(model, two)
+    return graphs_of(model, wanted, two), Chain([], layers) if layers else chain_of(model, two, wanted)
+
+
+def _seen(graphs: list[Graph], chain: Chain, wanted: Wanted, data: Held) -> list[tuple[Tensor, ...]]:
+    """What each graph is calibrated with."""
+    if wanted.precision != "int8":
+        return [()] * (len(graphs) + len(chain.graphs))
+    x = data.train.batch(torch.arange(min(CALIBRATED_ON, len(data.train))))[0]
+    return [tuple(_pytree.tree_leaves(x))] * len(graphs) + given_to(chain, x)
+
+
+def _made(graph: Graph, wanted: Wanted, inputs: tuple[Tensor, ...]) -> dict[str, bytes]:
+    parts = convert(graph, wanted.to)
+    if wanted.precision != "int8" or graph.role == "gate":  # a gate is one product, and its score must not shift
+        return parts
+    return quantize(graph, parts, wanted.to, one_by_one(inputs), has_attention(graph.module))
+
+
+def _check(model: FlexibleModel, out: Path, manifest: dict[str, Any], wanted: Wanted, data: Held, x: Any) -> None:
+    """Every engine that opens the folder, in every precision that it may run in. Then the ladder."""
+    bundle, ladder, checks = open_bundle(out), Ladder(), []
+    for name, precision in pairs(wanted):
+        archives = wanted.to == "torch-export"
+        threads = torch.get_num_threads()
+        engine = Archives(bundle) if archives else open_engine(name, bundle, threads, precision)
+        if precision == "fp32":
+            check = Check(name, precision, machine(), largest_difference(model, bundle, engine, x))
+        else:
+            check = _gated(model, bundle, engine, wanted, data)
+        _rows(ladder, model, bundle.after(check), check, engine, data)
+        engine.close()
+        checks.append(check)
+    _tidy(out, manifest, bundle, checks, wanted)
+    files.write(out / LADDER, json.dumps({"checkpoint": manifest["checkpoint"], **ladder.to_json()}, indent=1))
+    write_manifest(out, manifest)
+
+
+def pairs(wanted: Wanted) -> list[tuple[str, str]]:
+    """Engines and precisions that a folder is checked with: bf16 in fp32 too, for processors without it."""
+    precisions = ("fp32", "bf16") if wanted.precision == "bf16" else (wanted.precision,)
+    names = ["torch"] if wanted.to == "torch-export" else available(wanted.to)
+    return [(name, precision) for name in names for precision in precisions]
+
+
+def _gated(model: FlexibleModel, bundle: Bundle, engine: Engine, wanted: Wanted, data: Held) -> Check:
+    """What a precision loses of the score on validation images, and which points lose too much."""
+    before = {
+        score.name: score
+        for score in evaluate(model, data.val, model.order(map(Point.parse, bundle.graphs.answering())))
+    }
+    after = scores(model, bundle.graphs, engine, data.val)
+    lost = {what: lost_of(before[what.partition(", ")[0]], score) for what, score in after.items()}
+    names = tuple(what for what, share in lost.items() if share > wanted.max_drop)
+    return Check(engine.name, engine.precision, machine(), None, lost, names)
+
+
+def _rows(ladder: Ladder, model: FlexibleModel, bundle: Bundle, check: Check, engine: Engine, data: Held) -> None:
+    """fp32: scores as the run has them. int8 and bf16: scored on test images, for this machine's instruction set."""
+    known = {row.point: row for row in (*profile(model), *model.ladder.where(engine="torch", precision="fp32"))}
+    measured = check.precision != "fp32"
+    found = scores(model, bundle.graphs, engine, data.test) if measured and bundle.graphs.points else {}
+    for point in bundle.graphs.points:
+        row = known[point]
+        facts = {**row.counts(), "metric": row.metric, "score": row.score, "n": row.n, "lost": check.lost.get(point)}
+        facts |= {"score": found[point], "n": len(data.test), "metric": get_task(model.task).metric} if measured else {}
+        where = {"machine": check.machine} if measured else {}
+        higher = get_task(model.task).higher_is_better
+        ladder.update(point, check.engine, check.precision, **where, higher_is_better=higher, **facts)
+
+
+def _tidy(out: Path, manifest: dict[str, Any], bundle: Bundle, checks: list[Check], wanted: Wanted) -> None:
+    """Drops the graphs that no engine is left to run."""
+    left = [bundle.after(check).graphs for check in checks]
+    if not any(one.points for one, check in zip(left, checks) if check.precision == wanted.precision):
+        cure = f"Allow more with --max-drop, or leave --{wanted.precision} out."
+        raise CheckpointError(f"every point loses more in {wanted.precision} than is allowed.", cure)
+    used = {name for one in left for name in one.names()}
+    for name in set(bundle.graphs.names()) - used:
+        _unlink(out, name)
+    manifest["points"] = {point: name for point, name in manifest["points"].items() if name in used}
+    manifest["stages"] = manifest["stages"][: max(len(one.stages) for one in left)]
+    for stage in manifest["stages"]:
+        if stage["head"] not in used:
+            stage["head"] = stage["point"] = None
+    manifest["layers"] = manifest["layers"] if any(one.layers for one in left) else []
+    manifest["checks"] = [asdict(check) for check in checks]
+
+
+def _unlink(out: Path, name: str) -> None:
+    for path in (out / name, (out / name).with_suffix(".bin")):  # OpenVINO's weights lie beside the graph
+        path.unlink(missing_ok=True)
+
+
+def _write(out: Path, manifest: dict[str, Any], contents: dict[str, bytes]) -> None:
+    for name, content in contents.items():
+        files.write(out / name, content)
+    write_manifest(out, manifest)
+
+
+def write_manifest(out: Path, manifest: dict[str, Any]) -> None:
+    """Writes the manifest with the digests of all graphs that are there."""
+    there = sorted(path for path in out.iterdir() if path.name not in (MANIFEST, LADDER) and path.is_file())
+    digests = {path.name: files.sha256(path) for path in there}
+    files.write(out / MANIFEST, json.dumps({**manifest, "files": digests}, indent=1))
+
+
+def replace_policy(folder: Path, policy: Any) -> None:
+    """Other thresholds for graphs that stay as they are."""
+    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    files.write(folder / MANIFEST, json.dumps({**manifest, "policy": policy}, indent=1))
+
+
+def policy_of(model: FlexibleModel) -> Any:
+    """The thresholds of `supple calibrate` as JSON has them; None if there are none."""
+    policy = model.policy
+    return None if policy is None else json.loads(json.dumps(policy.to_json()))

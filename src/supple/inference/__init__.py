@@ -1,0 +1,1 @@
+"""Answers: one predictor for runs and exported folders, on any engine."""

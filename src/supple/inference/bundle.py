@@ -1,0 +1,171 @@
+"""Exported folders: a graph for every point, a chain of graphs where a model has stages, and what answering needs.
+
+The manifest vouches for every file by its sha256 and is written last. Nothing here imports torch.
+"""
+
+import json
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from supple.errors import CheckpointError
+from supple.files import sha256
+from supple.inference.engines import Graphs, Layer, Stage
+from supple.ladder import Ladder
+from supple.machine import machine, same_instructions
+from supple.point import Point
+from supple.policy.policy import Policy
+
+FORMAT = 3
+MANIFEST, LADDER = "manifest.json", "ladder.json"
+KINDS = {"onnx": ".onnx", "openvino": ".xml", "torch-export": ".pt2"}  # what a folder is exported to: its graphs
+CHAIN, LAYERS = ", chain", ", layer by layer"  # behind a point: what else answers at it
+
+
+@dataclass(frozen=True)
+class Check:
+    """What was seen of the graphs on one engine in one precision, before the folder stood."""
+
+    engine: str
+    precision: str
+    machine: str
+    difference: float | None = None  # fp32: the largest from PyTorch
+    lost: dict[str, float] = field(
+        default_factory=dict
+    )  # int8, bf16: the score that each point lost on held-out samples
+    left_out: tuple[str, ...] = ()  # int8, bf16: points, or the chain, that lost too much
+
+    def holds_here(self) -> bool:
+        """What int8 and bf16 have lost is known for the instruction set that it was measured with."""
+        return self.precision == "fp32" or same_instructions(self.machine, machine())
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """What is known of an exported folder."""
+
+    folder: Path
+    kind: str  # a key of KINDS
+    precision: str  # fp32, bf16 (whose graphs are those of fp32) or int8
+    checkpoint: str  # sha256 of the weights that it was made from
+    graphs: Graphs  # by their files
+    task: str
+    classes: tuple[str, ...]
+    input_shape: tuple[Any, ...]
+    preprocess: dict[str, Any] | None
+    policy: Policy | None
+    checks: tuple[Check, ...]  # one for each engine and precision that the folder may be run with
+    asked: tuple[str, ...]  # the points that were asked for; empty: all
+    max_drop: float  # int8, bf16: what a point might lose
+    ladder: Ladder = field(default_factory=Ladder, compare=False)
+
+    def path(self, file: str) -> Path:
+        return self.folder / file
+
+    def check(self, engine: str, precision: str) -> Check | None:
+        """What was seen on an engine; None: nothing was."""
+        return next((one for one in self.checks if (one.engine, one.precision) == (engine, precision)), None)
+
+    def after(self, check: Check) -> "Bundle":
+        """The folder without what lost too much on an engine; along a chain, such stages run on and do not answer."""
+        left = check.left_out
+        heads = {name.removesuffix(CHAIN) for name in left if name.endswith(CHAIN)}
+        layers = any(name.endswith(LAYERS) for name in left)
+        return replace(self, graphs=self.graphs.leave_out(set(left), heads, layers))
+
+
+def is_bundle(folder: str | Path) -> bool:
+    """Whether a folder holds exported graphs (and no run)."""
+    try:
+        manifest = json.loads((Path(folder) / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(manifest, dict) and manifest.get("kind") == "export"
+
+
+def open_bundle(folder: str | Path) -> Bundle:
+    """Reads and checks an exported folder: format, and every file against its digest."""
+    folder = Path(folder)
+    cure = f"Remove {folder}, and export again: supple export RUN."
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{folder / MANIFEST} is missing.", "Give a folder that supple export wrote.") from None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{folder / MANIFEST} cannot be read: {error}.", cure) from None
+    if not isinstance(manifest, dict) or manifest.get("kind") != "export":
+        raise CheckpointError(f"{folder} is not an exported folder.", "Give one that supple export wrote.")
+    if manifest.get("format") != FORMAT:
+        said = f"{folder / MANIFEST} has format {manifest.get('format')!r}; this supple reads format {FORMAT}."
+        raise CheckpointError(said, "Another version wrote it: update supple, or export again.")
+    try:
+        bundle, digests = _read(folder, manifest), dict(manifest["files"])
+    except CheckpointError:
+        raise
+    except Exception as error:
+        raise CheckpointError(f"{folder / MANIFEST} is incomplete: {error!r:.200}.", cure) from None
+    for name, digest in digests.items():
+        path = folder / name
+        if not path.is_file():
+            raise CheckpointError(f"{path} is missing.", cure)
+        if sha256(path) != digest:
+            raise CheckpointError(f"{path} is not the file that {MANIFEST} vouches for.", cure)
+    return bundle
+
+
+def _read(folder: Path, manifest: dict[str, Any]) -> Bundle:
+    graphs = Graphs(
+        {str(Point.parse(point)): str(file) for point, file in manifest["points"].items()},
+        tuple(Stage(stage["body"], stage["head"], stage["point"]) for stage in manifest["stages"]),
+        tuple(Layer(str(layer["role"]), str(layer["file"])) for layer in manifest["layers"]),
+    )
+    for name in graphs.names():
+        if name not in manifest["files"] or Path(name).name != name:
+            raise ValueError(f"nothing vouches for {name}")
+    if manifest["to"] not in KINDS or not graphs.points:
+        raise ValueError("no graphs")
+    if graphs.stages and graphs.stages[-1].head is None:
+        raise ValueError("the last stage answers nothing")
+    if not isinstance(manifest["task"], str) or not manifest["input_shape"]:
+        raise ValueError(f"task {manifest['task']!r}, input_shape {manifest['input_shape']!r}")
+    for point in graphs.answering():
+        Point.parse(point)
+    return Bundle(
+        folder,
+        manifest["to"],
+        manifest["precision"],
+        manifest["checkpoint"],
+        graphs,
+        manifest["task"],
+        tuple(manifest["classes"]),
+        _tuples(manifest["input_shape"]),
+        manifest["preprocess"],
+        None if manifest["policy"] is None else Policy.from_json(manifest["policy"]),
+        tuple(map(_check, manifest["checks"])),
+        tuple(manifest["asked"]),
+        float(manifest["max_drop"]),
+        read_ladder(folder, manifest),
+    )
+
+
+def _check(given: dict[str, Any]) -> Check:
+    lost = {str(what): float(lost) for what, lost in given["lost"].items()}
+    difference = None if given["difference"] is None else float(given["difference"])
+    names = tuple(map(str, given["left_out"]))
+    return Check(str(given["engine"]), str(given["precision"]), str(given["machine"]), difference, lost, names)
+
+
+def read_ladder(folder: Path, manifest: dict[str, Any]) -> Ladder:
+    """The ladder measured for these graphs; empty if there is none, or if it belongs to other ones."""
+    try:
+        document = json.loads((folder / LADDER).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return Ladder()
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{folder / LADDER} cannot be read: {error}.", "Delete it, and measure again.") from None
+    own = isinstance(document, dict) and document.get("checkpoint") == manifest["checkpoint"]
+    return Ladder.from_json(document) if own else Ladder()
+
+
+def _tuples(shape: Any) -> Any:
+    return tuple(map(_tuples, shape)) if isinstance(shape, list) else shape

@@ -1,0 +1,262 @@
+"""Calibration of a run: from its validation images to the policy kept in policy.json, and what it really costs."""
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from supple.cost import count_macs, on_meta, profile
+from supple.data.images import ImageSet
+from supple.data.splits import same_number_each, set_aside
+from supple.errors import DataError, PointError, RecipeError
+from supple.inference.engines import State
+from supple.inference.predictor import Predictor
+from supple.inference.select import of_model
+from supple.inference.timing import interleave
+from supple.machine import machine
+from supple.model import FlexibleModel, example
+from supple.point import FULL, Point
+from supple.policy.fitting import MARGIN, Costs, Fitted, LogitSet, Outcome, Target, evaluate_policy, fit
+from supple.policy.policy import Array, Policy
+from supple.text import macs
+
+FEWEST, MOST = 10, 20_000  # images: fewer say nothing, more fill the memory and change nothing
+TIMED = 400  # images of the second half that a policy is timed on
+
+
+def calibrate(
+    model: FlexibleModel,
+    data: ImageSet,
+    target: Target,
+    *,
+    measure: str = "max_probability",
+    keep_dominated: bool = False,
+    seed: int = 0,
+    on_progress: Callable[[int], None] | None = None,
+) -> dict[str, Any]:
+    """The policy for a target as the document that policy.json holds: see `describe`.
+
+    `data` are images that were not trained on. Half of each class decides, the other half only judges.
+    """
+    if len(model.points) < 2:
+        raise PointError("this model has one point only: there is nothing to stop before.", "Train one with exits.")
+    if profile(model, model.points[:1])[0].macs_worst is not None:
+        raise PointError(
+            "every sample of this model decides for itself what it costs: there are no fixed points to choose from.",
+            "Choose a threshold from the ladder: supple evaluate RUN.",
+        )
+    chosen = torch.arange(len(data)) if len(data) <= MOST else same_number_each(data.split_by, MOST, seed)
+    ours, theirs = set_aside(data.split_by[chosen], len(chosen) // 2, seed)
+    if min(len(ours), len(theirs)) < FEWEST // 2:
+        few = f"{len(data)} validation {data.preprocess.kind}s"
+        cause = f"{few} are too few to calibrate on: half of them decide, half of them judge."
+        raise DataError(cause, f"Train with a larger data.holdout: at least {FEWEST}, better some hundreds.")
+    costs: Costs = counted_costs(model)
+    predictor = None
+    if target.unit == "ms":
+        predictor = of_model(model, torch.get_num_threads())
+        costs = timed_costs(predictor, _arrays(data.batch(chosen[ours[:1]])[0]))
+    full = costs((FULL,))[0]
+    budget = None if target.kind == "max_drop" else _budget(model, target, costs, full)
+    drop = target.value if target.kind == "max_drop" else None
+    first, second = (observe(model, data, chosen[part], on_progress) for part in (ours, theirs))
+    fitted = fit(first, costs, budget=budget, drop=drop, measure=measure, keep_dominated=keep_dominated)
+    expected, achieved = evaluate_policy(fitted, first), evaluate_policy(fitted, second)
+    about: dict[str, Any] = {"target": vars(target), "budget": budget, "unit": target.unit}
+    if predictor is not None:
+        rng = torch.Generator().manual_seed(seed)
+        some = chosen[theirs][torch.randperm(len(theirs), generator=rng)[:TIMED]]
+        samples = (_arrays(data.batch(some[i : i + 1])[0]) for i in range(len(some)))
+        achieved = replace(achieved, cost=_achieved_ms(predictor, fitted, achieved, samples))
+        about |= {"machine": machine(), "threads": torch.get_num_threads()}
+    about |= {"full_cost": full, "remark": _remark(fitted, budget, drop, achieved)}
+    return {**about, **describe(model, fitted, first, expected, achieved, second.labels)}
+
+
+def _budget(model: FlexibleModel, target: Target, costs: Costs, full: float) -> float:
+    """The mean cost that is allowed; refused if not even the cheapest point keeps it."""
+    spent = {point: costs((point,))[0] for point in model.points}
+    first = min(spent, key=lambda point: spent[point])
+    budget = target.value * full if target.relative else target.value
+    if budget < spent[first]:
+        least, given = (f"{value:.4g} ms" if target.unit == "ms" else macs(value) for value in (spent[first], budget))
+        cause = f"a budget of {given} is below the cheapest possible: {least}, for every image at {first}."
+        raise RecipeError(cause, f"Give at least that, which is {math.ceil(100 * spent[first] / full) / 100:g}x.")
+    return budget
+
+
+def _arrays(x: Any) -> State:
+    return tuple(part.numpy() for part in (x if isinstance(x, tuple) else (x,)))
+
+
+@torch.inference_mode()
+def observe(
+    model: FlexibleModel, data: ImageSet, indices: Tensor, on_progress: Callable[[int], None] | None = None
+) -> LogitSet:
+    """What every point says of these images, in one pass."""
+    device = next(model.parameters()).device
+    outputs: list[list[Array]] = [[] for _ in model.points]
+    for part in torch.split(indices, 256):
+        x, _ = data.batch(part)
+        for place, output in enumerate(model.run(x.to(device), model.points)):
+            outputs[place].append(output.logits.float().cpu().numpy())
+        if on_progress is not None:
+            on_progress(len(part))
+    return LogitSet(model.points, [np.concatenate(parts) for parts in outputs], data.targets[indices].numpy())
+
+
+# --- costs ------------------------------------------------------------------------------------------------------------
+
+
+def counted_costs(model: FlexibleModel) -> Costs:
+    """MACs through the points that are looked at."""
+    skeleton = on_meta(model)
+    x = example(model.input_shape or (), make=torch.empty, device="meta")
+
+    @cache
+    def through(points: tuple[Point, ...]) -> float:
+        return float(count_macs(lambda: skeleton(x, points)))
+
+    return lambda points: [through(points[: place + 1]) for place in range(len(points))]
+
+
+def timed_costs(predictor: Predictor, x: State) -> Costs:
+    """Milliseconds of stopping at each of the points that are looked at, with batch 1; measured once per choice.
+
+    The full model is timed in turn with them: if it takes another time than at first, so does everything.
+    """
+    (full_ms,) = time_walks(predictor, [_looking_at((FULL,))], x)
+
+    @cache
+    def timed(points: tuple[Point, ...]) -> tuple[float, ...]:
+        if points == (FULL,):
+            return (full_ms,)
+        ways = [stopping_at(_looking_at(points), place) for place in range(len(points))]
+        *times, full_now = time_walks(predictor, [*ways, _looking_at((FULL,))], x)
+        # What comes later cannot be quicker.
+        return tuple(max(times[: place + 1]) * full_ms / full_now for place in range(len(times)))
+
+    return lambda points: list(timed(points))
+
+
+def _looking_at(points: tuple[Point, ...]) -> Policy:
+    return Policy(points, (math.inf,) * (len(points) - 1), (1.0,) * len(points))
+
+
+def stopping_at(policy: Policy, place: int) -> Policy:
+    """The same policy with thresholds that stop every sample at one place: the same code, a known way through it."""
+    thresholds = (math.inf,) * len(policy.thresholds)
+    forced = (*thresholds[:place], 0.0, *thresholds[place + 1 :])[: len(thresholds)]
+    return replace(policy, thresholds=forced, shares=())
+
+
+def time_walks(predictor: Predictor, policies: Sequence[Policy], x: State) -> list[float]:
+    """Median ms of walking along a chain with each policy, heads and confidences included, measured in turn."""
+    calls = {str(number): lambda p=policy: predictor.walk(x, p) for number, policy in enumerate(policies)}
+    return [found.p50_ms for found in interleave(calls, rounds=40, seconds=10).values()]
+
+
+def time_policy(
+    predictor: Predictor, policy: Policy, samples: Iterable[State], seconds: float = 20.0
+) -> tuple[list[float | None], list[float]]:
+    """Median ms of the samples that really stop at each point (None where none does), run one by one; and of stopping
+    all of them there, measured in turn with these, so that a machine that has become slower shows in both.
+    """
+    names = [str(point) for point in policy.points]
+    ways = [replace(policy, shares=()), *(stopping_at(policy, place) for place in range(len(names)))]
+    real: list[list[float]] = [[] for _ in names]
+    forced: list[list[float]] = [[] for _ in names]
+    began = time.perf_counter()
+    for number, x in enumerate(samples):
+        if number >= 20 and time.perf_counter() - began > seconds:
+            break
+        for turn in range(len(ways)):
+            way = (number + turn) % len(ways)  # each is the first to meet a new sample as often as the others
+            start = time.perf_counter()
+            (reached,) = predictor.walk(x, ways[way])
+            spent = 1000 * (time.perf_counter() - start)
+            (forced[way - 1] if way else real[names.index(reached.point)]).append(spent)
+    return [statistics.median(times) if times else None for times in real], [statistics.median(t) for t in forced]
+
+
+def _achieved_ms(predictor: Predictor, fitted: Fitted, outcome: Outcome, samples: Iterable[State]) -> float:
+    """The mean ms of really running a policy, on the footing of the times that it was found with.
+
+    The machine may have become slower or faster since: known ways through the same code, timed in turn with the
+    policy, say by how much.
+    """
+    real, forced = time_policy(predictor, fitted.policy, samples)
+    counts: list[int] = np.bincount(outcome.exits, minlength=len(forced)).tolist()
+    now = sum(count * ms for count, ms in zip(counts, forced))
+    policy = sum(count * (known if ms is None else ms) for count, ms, known in zip(counts, real, forced))
+    return policy / now * outcome.cost
+
+
+# --- what is kept -----------------------------------------------------------------------------------------------------
+
+
+def describe(
+    model: FlexibleModel, fitted: Fitted, first: LogitSet, expected: Outcome, achieved: Outcome, labels: Array
+) -> dict[str, Any]:
+    """The policy, what was expected of it (first half) and achieved (second half), by point and by class."""
+    policy = fitted.policy
+    accuracies = first.right().mean(0).tolist()
+    rows = []
+    for place, point in enumerate(model.points):
+        looked_at = point in policy.points
+        at = policy.points.index(point) if looked_at else -1
+        better = fitted.dominated.get(point)
+        rows.append(
+            {
+                "point": str(point),
+                "looked_at": looked_at,
+                "threshold": policy.thresholds[at] if looked_at and at < len(policy.thresholds) else None,
+                "temperature": fitted.temperatures[place],
+                "accuracy": accuracies[place],
+                "cost": fitted.costs[at] if looked_at else None,
+                "expected": float((expected.exits == at).mean()) if looked_at else 0.0,
+                "achieved": float((achieved.exits == at).mean()) if looked_at else 0.0,
+                "dominated_by": None if better is None else str(better),
+            }
+        )
+    places = len(policy.points)
+    counts = np.bincount(labels * places + achieved.exits, minlength=places * len(model.classes))
+    return {
+        **policy.to_json(),
+        "expected": _facts(expected),
+        "achieved": _facts(achieved),
+        "exits": rows,
+        "classes": {"names": list(model.classes), "stopped": counts.reshape(-1, places).tolist()},
+    }
+
+
+def _remark(fitted: Fitted, budget: float | None, drop: float | None, achieved: Outcome) -> str:
+    """What a policy that never chooses means, and whether the other half of the images keeps the target."""
+    remarks = []
+    only = fitted.policy.points[-1]
+    if len(fitted.policy.points) == 1 and drop is None:
+        remarks.append(f"One point answers everything, {only}: nothing within this budget is more accurate.")
+    elif len(fitted.policy.points) == 1 and only != FULL:
+        remarks.append(f"One point answers everything: {only} alone is near enough to the full model.")
+    elif len(fitted.policy.points) == 1:
+        within = f"within {100 * (drop or 0):g} percentage points of its own, with {MARGIN:g} standard errors to spare"
+        remarks.append(f"Only the full model keeps an accuracy {within}: it answers everything.")
+    if budget is not None and achieved.cost > budget:
+        over = 100 * (achieved.cost / budget - 1)
+        remarks.append(f"Target missed on the other half: {over:.1f} % over the budget.")
+    if drop is not None and achieved.full_accuracy - achieved.accuracy > drop:
+        lost = 100 * (achieved.full_accuracy - achieved.accuracy)
+        remarks.append(f"Target missed on the other half: {lost:.1f} points below the full model.")
+    return " ".join(remarks)
+
+
+def _facts(outcome: Outcome) -> dict[str, Any]:
+    names = ("n", "cost", "cost_error", "accuracy", "full_accuracy", "drop_error")
+    return {name: getattr(outcome, name) for name in names}

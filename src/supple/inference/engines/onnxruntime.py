@@ -1,0 +1,48 @@
+"""ONNX Runtime: a session for every graph, made when it is first needed."""
+
+import threading
+
+import onnxruntime
+
+from supple.inference.bundle import Bundle
+from supple.inference.engines import Array, State, place_of
+
+Opened = tuple[onnxruntime.InferenceSession, dict[str, int]]  # and which of its inputs each one is
+
+
+class OnnxEngine:
+    name = "onnxruntime"
+    takes_missing = False
+
+    def __init__(self, bundle: Bundle, threads: int, precision: str) -> None:
+        self.bundle, self.precision = bundle, precision
+        self._options = onnxruntime.SessionOptions()
+        self._options.intra_op_num_threads = threads
+        self._options.inter_op_num_threads = 1
+        self._options.log_severity_level = 3
+        if threads > 1:  # a stage that has ended must not keep a core busy while the next one runs
+            self._options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        self._sessions: dict[str, Opened] = {}
+        self._lock = threading.Lock()
+
+    def run(self, graph: str, inputs: State) -> State:
+        session, places = self._sessions.get(graph) or self._open(graph)
+        return tuple(session.run(None, {name: inputs[place] for name, place in places.items()}))
+
+    def array(self, value: Array) -> Array:
+        return value
+
+    def close(self) -> None:
+        self._sessions.clear()
+
+    def _open(self, file: str) -> Opened:
+        with self._lock:
+            if file not in self._sessions:
+                path = str(self.bundle.path(file))
+                session = onnxruntime.InferenceSession(path, self._options, ["CPUExecutionProvider"])
+                self._sessions[file] = session, {entry.name: place_of(entry.name) for entry in session.get_inputs()}
+            return self._sessions[file]
+
+
+def load(bundle: Bundle, threads: int, precision: str) -> OnnxEngine:
+    return OnnxEngine(bundle, threads, precision)

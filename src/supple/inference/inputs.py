@@ -1,0 +1,56 @@
+"""What an engine is given: files, pictures or arrays, as float32 with the batch first."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from supple.errors import DataError
+from supple.inference.engines import Array, State
+
+CURE = "Give a file, its bytes, a picture (of PIL, or uint8), or float32 arrays with the batch first."
+
+
+def parts_of(shape: tuple[Any, ...]) -> list[tuple[int, ...]]:
+    """The shapes of all that a network takes of one sample."""
+    return [shape] if all(isinstance(side, int) for side in shape) else list(shape)
+
+
+def zeros(shape: tuple[Any, ...], batch: int) -> State:
+    return tuple(np.zeros((batch, *sides), np.float32) for sides in parts_of(shape))
+
+
+def must_be_finite(part: Array) -> None:
+    """An engine may answer anything at all to NaN or infinity."""
+    finite = np.isfinite(part)
+    if not finite.all():
+        row = int(np.argmin(finite.reshape(len(part), -1).all(1)))
+        raise DataError(f"sample {row} of the batch holds values that are not finite.", "Leave it out.")
+
+
+def taken(given: Any, shape: tuple[Any, ...], preprocess: Any, partial: bool) -> tuple[State, bool]:
+    """What the network takes, and whether it is of a single file or picture. partial: a part may be missing."""
+    if isinstance(given, tuple) or (isinstance(given, np.ndarray) and given.dtype == np.float32):
+        parts, expected = given if isinstance(given, tuple) else (given,), parts_of(shape)
+        shapes = [part.shape if isinstance(part, np.ndarray) else type(part).__name__ for part in parts]
+        batch = len(parts[0]) if parts and isinstance(parts[0], np.ndarray) and parts[0].ndim else 0
+        if not batch or shapes != [(batch, *sides) for sides in expected]:
+            wanted = " and ".join(f"(batch, {', '.join(map(str, sides))})" for sides in expected)
+            raise DataError(f"inputs of shapes {shapes}; expected {wanted}.", CURE)
+        for part in parts:
+            must_be_finite(part)
+        return tuple(np.ascontiguousarray(part, np.float32) for part in parts), False
+    if isinstance(given, Image.Image):
+        given = np.asarray(given.convert("RGB"))
+    if not isinstance(given, str | Path | bytes) and not (isinstance(given, np.ndarray) and given.dtype == np.uint8):
+        what = f"an array of {given.dtype}" if isinstance(given, np.ndarray) else f"of type {type(given).__name__}"
+        raise DataError(f"the input is {what}.", CURE)
+    if preprocess is None:
+        raise DataError("nothing says how files become inputs here.", "Give float32 arrays.")
+    parts = preprocess.arrays(given)
+    if not partial and any(part is None for part in parts):
+        cure = "Put a sound of the same name beside it; exits that only see run without one in the run itself."
+        named = given if isinstance(given, str | Path) else "this picture"
+        raise DataError(f"{named} has no sound, which an engine needs.", cure)
+    return parts, True

@@ -1,0 +1,373 @@
+"""Answers within a deadline, a budget or as soon as sure, from a run or an exported folder.
+
+    p = supple.predictor("runs/x", engine="auto", threads=2)
+    p.predict("cat.jpg", deadline_ms=8).label
+
+A model with exits is anytime: stage by stage it goes on while the next stage is expected to end in time, and the last
+finished exit answers. Any other model has its point chosen beforehand. Decoding is part of the deadline.
+"""
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from supple.errors import DataError, LateError, PointError
+from supple.inference.costs import ChainCosts
+from supple.inference.engines import Array, Engine, Graphs, Stage, State, take
+from supple.inference.inputs import taken, zeros
+from supple.inference.latency import LatencyEstimator
+from supple.inference.result import Prediction, predictions
+from supple.inference.skipping import follow
+from supple.inference.walk import Reached, walk
+from supple.ladder import Ladder, Row
+from supple.machine import machine
+from supple.point import FULL, Point
+from supple.policy.policy import Policy, stop_above
+from supple.tasks import Task
+
+WARM, MEASURED = 3, 20  # calls of every step before it is trusted
+AROUND_MS = 0.1  # of a deadline is kept for what happens around the steps
+
+
+class Predictor:
+    """See the module's text. Safe for calls from several threads."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        graphs: Graphs,
+        *,
+        task: Task,
+        classes: tuple[str, ...],
+        preprocess: Any,
+        ladder: Ladder,
+        shape: tuple[Any, ...],  # of one sample: its sides, or the shapes of its parts
+        policy: Policy | None = None,  # when to stop, as `supple calibrate` has found
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.engine, self.graphs, self.task, self.classes, self.ladder = engine, graphs, task, classes, ladder
+        self.preprocess, self.policy, self.shape = preprocess, policy, shape
+        self.points = tuple(map(Point.parse, graphs.points))
+        self.latency, self._clock, self._measured = LatencyEstimator(), clock, False
+        self.costs = ChainCosts(self.latency)
+        self._rows = {row.point: row for row in reversed(ladder.rows)}  # the first of each point
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """What is run one after the other until an answer is sure: the stages of a chain or, where a model has none,
+        its points from the cheapest on, each from the start."""
+        if self.graphs.stages:
+            return self.graphs.stages
+        return tuple(Stage(None, graph, point) for point, graph in self.graphs.points.items())
+
+    # --- asking -------------------------------------------------------------------------------------------------------
+
+    def predict(
+        self,
+        given: Any,
+        *,
+        point: Point | str | None = None,
+        deadline_ms: float | None = None,
+        budget_macs: float | None = None,
+        min_confidence: float | None = None,
+        confident: bool = False,
+        cancel: threading.Event | None = None,
+        strict: bool = False,
+    ) -> Prediction | list[Prediction]:
+        """One answer for a file or picture, a list of them for a batch.
+
+        given: a path, the bytes of a file, a picture as uint8 (height, width, 3), or inputs ready for the network,
+        float32 with the batch first (a tuple of them where the network takes several). `confident` stops each sample
+        when the calibrated policy says so, `min_confidence` when it is this sure (or, where a task lists what it finds,
+        lists what scores this much). With `cancel`, an event that is set stops the run between stages: the latest
+        finished exit answers. A deadline that nothing meets is answered by the cheapest point, marked late; `strict`
+        raises LateError instead.
+        """
+        began = self._clock()
+        check_limits(deadline_ms=deadline_ms, budget_macs=budget_macs, min_confidence=min_confidence)
+        limits = (point, deadline_ms, budget_macs, min_confidence, confident or None)
+        if sum(one is not None for one in limits) > 1:
+            named = "point, deadline_ms, budget_macs, min_confidence, confident"
+            raise PointError(f"more than one of {named} is given.", "Give one.")
+        if cancel is not None and not isinstance(cancel, threading.Event):
+            raise PointError(f"cancel is {cancel!r:.80}.", "Give a threading.Event, and set it to stop the run.")
+        options: dict[str, float] = {}  # of the task
+        if min_confidence is not None and self.task.min_score is not None:
+            options, min_confidence = {"min_score": min_confidence}, None
+        policy = self._policy(min_confidence, confident)
+        asked = None if point is None else self._named(point)
+        x, single = taken(given, self.shape, self.preprocess, self.engine.takes_missing)
+        if deadline_ms is not None and not self._measured:
+            self.warm()
+        left = None if deadline_ms is None else deadline_ms - AROUND_MS - 1000 * (self._clock() - began)
+        anytime = bool(self.graphs.stages) and (left is not None or cancel is not None)
+        aux: dict[str, Any] = {}
+        if policy is not None or (anytime and point is None and budget_macs is None):
+            reached = self.walk(x, policy, left_ms=left, cancel=cancel, strict=strict)
+        else:
+            where, reason = self._choose(asked, left, budget_macs, _count(x), strict)
+            logits, aux = self._timed(("point", where, _count(x)), self._run_point, where, x)
+            if not np.isfinite(logits).all():
+                raise DataError(f"{where} gave values that are not finite.", "Its weights or its input hold such ones.")
+            reached = [Reached(where, row, reason) for row in logits]
+        elapsed = 1000 * (self._clock() - began)
+        answers = predictions(
+            self.task,
+            self.classes,
+            reached,
+            {} if policy is None else dict(zip(map(str, policy.points), policy.temperatures)),
+            options,
+            elapsed_ms=elapsed,
+            in_time=None if deadline_ms is None else elapsed <= deadline_ms,
+            within_budget=None if budget_macs is None else self._macs(reached[0].point) <= budget_macs,
+            file=str(given) if isinstance(given, str | Path) else None,
+            aux=aux,
+        )
+        return answers[0] if single else answers
+
+    def predict_many(self, paths: Iterable[str | Path], *, budget_ms: float) -> list[Prediction | DataError]:
+        """Answers for files that share one budget of time: each gets an equal part of what is left. A file that cannot
+        be read has its error in its place."""
+        check_limits(budget_ms=budget_ms)
+        paths, began = [paths] if isinstance(paths, str | Path) else list(paths), self._clock()
+        answers: list[Prediction | DataError] = []
+        for done, path in enumerate(paths):
+            left = budget_ms - 1000 * (self._clock() - began)
+            try:
+                answer = self.predict(path, deadline_ms=max(0.0, left / (len(paths) - done)))
+                assert isinstance(answer, Prediction)
+                answers.append(answer)
+            except DataError as error:
+                answers.append(error)
+        return answers
+
+    def walk(
+        self,
+        x: State,
+        policy: Policy | None = None,
+        *,
+        left_ms: float | None = None,
+        cancel: threading.Event | None = None,
+        strict: bool = False,
+    ) -> list[Reached]:
+        """Inputs ready for the network, run stage by stage. With a calibrated policy that would save nothing for a
+        batch of this size, the full model answers as one graph."""
+        batch = _count(x)
+        if batch == 0:
+            return []
+        if policy is not None and policy.calibrated and left_ms is None and cancel is None:
+            if not self.costs.known(batch):
+                self.measure(batch)
+            last = str(policy.points[-1])
+            if last in self.graphs.points and not self.costs.saves(self.stages, policy, batch):
+                logits, _ = self._run_point(last, x)
+                reason = "full" if last == str(FULL) else "budget"
+                if np.isfinite(logits).all():
+                    return [Reached(last, row, reason) for row in logits]
+        return walk(
+            self.stages,
+            self._run_body,
+            self._run_head,
+            x,
+            left_ms=left_ms,
+            expected_ms=lambda k: self._until_answer_ms(k, batch),
+            cancel=cancel,
+            policy=policy,
+            regroup=lambda k, going, count: self.costs.pays(self.stages, k, going, count),
+            strict=strict,
+            clock=self._clock,
+        )
+
+    def run_point(self, name: str, x: State) -> Array:
+        """The logits of a point; where samples skip layers, those layers do not run."""
+        return self._run_point(name, x)[0]
+
+    def close(self) -> None:
+        self.engine.close()
+
+    def __enter__(self) -> "Predictor":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- choosing -----------------------------------------------------------------------------------------------------
+
+    def _policy(self, least: float | None, confident: bool) -> Policy | None:
+        if not confident and least is None:
+            return None
+        if not self.task.confidence:
+            cause = f"no exit says how sure it is of the task {self.task.name}."
+            raise PointError(cause, "Give a point, a deadline or a budget.")
+        if least is not None:
+            points = [Point.parse(stage.point) for stage in self.stages if stage.point is not None]
+            if len(points) < 2:
+                raise PointError("there is one point only: nothing to stop before.", "Leave min_confidence out.")
+            return stop_above(points, least)
+        if self.policy is None:
+            raise PointError("no policy was calibrated.", "Make one: supple calibrate RUN; then export again.")
+        return self.policy
+
+    def _choose(
+        self, asked: str | None, left: float | None, budget: float | None, batch: int, strict: bool
+    ) -> tuple[str, str]:
+        """The point that answers, and why it is that one."""
+        names = list(self.graphs.points)
+        if asked is not None:
+            return asked, "asked"
+        if left is None and budget is None:
+            return (str(FULL), "full") if str(FULL) in names else (names[-1], "largest")
+        if budget is not None and not all(self._macs(name) for name in names):
+            raise PointError("how many MACs the points take is not known here.", "Give a point, or a deadline.")
+        ladder = self.ladder_now(batch if left is not None else None)
+        reason = "deadline" if left is not None else "budget"
+        try:
+            return str(ladder.best_under(ms=left, macs=budget)), reason
+        except PointError:
+            cost = {row.point: (row.p95_ms if left is not None else row.ceiling) or 0.0 for row in ladder}
+            cheapest = min(cost, key=lambda name: cost[name])
+            if strict and left is not None:
+                need = f"{max(0.0, left):.2g} ms are left after decoding; {cheapest} takes {cost[cheapest]:.2g} ms."
+                raise LateError(need, "Allow more time.") from None
+            return cheapest, reason
+
+    def _named(self, point: Point | str) -> str:
+        """A point that is here, in its one spelling: the last exit is the full model."""
+        asked, names = str(point if isinstance(point, Point) else Point.parse(str(point))), list(self.graphs.points)
+        exits = [stage.point for stage in self.graphs.stages if stage.point is not None]
+        if exits and asked == f"exit={len(exits)}":
+            asked = exits[-1]
+        if asked not in names:
+            raise PointError(f"there is no point {asked} here: there are {', '.join(names)}.", "Use one of these.")
+        return asked
+
+    def ladder_now(self, batch: int | None = None) -> Ladder:
+        """What is known of the points; with a batch, the time that each is expected to take as things are now."""
+        rows = []
+        for name in self.graphs.points:
+            row = replace(self._rows.get(name, Row(name)), batch=1, threads=None, machine=machine())
+            ms = None if batch is None else self._expected_ms(("point", name), batch)
+            rows.append(replace(row, p50_ms=ms, p95_ms=ms))
+        return Ladder(rows)
+
+    def _macs(self, name: str) -> float:
+        row = self._rows.get(name)
+        return 0 if row is None else row.ceiling or 0
+
+    # --- running ------------------------------------------------------------------------------------------------------
+
+    def _run_point(self, name: str, x: State) -> tuple[Array, dict[str, Any]]:
+        if self.graphs.layers:
+            return follow(self.engine, self.graphs.layers, x, Point.parse(name).skip), {}
+        logits, *aux = self.engine.run(self.graphs.points[name], x)
+        return self.engine.array(logits), aux[0] if aux else {}
+
+    def _run_body(self, k: int, state: State) -> State:
+        body = self.stages[k].body
+        assert body is not None
+        found: State = self._timed(("body", k, _count(state)), self.engine.run, body, state)
+        return found
+
+    def _run_head(self, k: int, state: State) -> Array:
+        found: Array = self._timed(("head", k, _count(state)), self._head, k, state)
+        return found
+
+    def _head(self, k: int, state: State) -> Array:
+        stage = self.stages[k]
+        assert stage.head is not None
+        assert stage.point is not None
+        if not self.graphs.stages:
+            return self._run_point(stage.point, state)[0]
+        return self.engine.array(self.engine.run(stage.head, state)[0])
+
+    # --- time ---------------------------------------------------------------------------------------------------------
+
+    def _timed(self, step: object, call: Callable[..., Any], *given: Any) -> Any:
+        took, found = self._clocked(call, *given)
+        self.latency.note(step, took)
+        return found
+
+    def _clocked(self, call: Callable[..., Any], *given: Any) -> tuple[float, Any]:
+        """How many ms a call took, and what it gave."""
+        start = self._clock()
+        found = call(*given)
+        return 1000 * (self._clock() - start), found
+
+    def _expected_ms(self, step: tuple[Any, ...], batch: int) -> float:
+        """At most so long, as things are now; a batch whose size is new here, as long as its samples one by one."""
+        known = self.latency.knows((*step, batch))
+        return self.latency.ms((*step, batch)) if known else batch * self.latency.ms((*step, 1))
+
+    def _until_answer_ms(self, k: int, batch: int) -> float:
+        """What it is expected to take from stage k to the next one that answers."""
+        total = 0.0
+        for place in range(k, len(self.stages)):
+            stage = self.stages[place]
+            total += self._expected_ms(("body", place), batch) if stage.body is not None else 0.0
+            if stage.point is not None:
+                return total + self._expected_ms(("head", place), batch)
+        return total
+
+    def warm(self, batch: int = 1) -> None:
+        """Opens every graph, and times what deadlines need for this size of a batch, so that no call has to."""
+        x = zeros(self.shape, batch)
+        if self.preprocess is not None:
+            blank = self.preprocess.arrays(self.preprocess.blank_file())  # the first file pays for the decoder's set-up
+            x = x if self.task.exportable else blank
+        for name in self.graphs.points:
+            calls = 1 if self.graphs.stages else WARM + MEASURED
+            times = [self._clocked(self._run_point, name, x)[0] for _ in range(calls)]
+            if not self.graphs.stages:
+                self.latency.learn(("point", name, batch), times[WARM:])
+        if self.graphs.stages:
+            self._learn_chain(x, WARM, MEASURED)
+        self._measured = self._measured or batch == 1
+
+    def measure(self, batch: int, rounds: int = 5) -> None:
+        """Times a chain for batches of this size and of the halves of it, and the points for this size: what decides
+        whether a policy saves time."""
+        for size in self.costs.sizes(batch):
+            self._learn_chain(zeros(self.shape, size), 1, rounds)
+        for name in self.graphs.points:
+            x = zeros(self.shape, batch)
+            times = [self._clocked(self._run_point, name, x)[0] for _ in range(1 + rounds)]
+            self.latency.learn(("point", name, batch), times[1:])
+        self.costs.measured(batch)
+
+    def _learn_chain(self, x: State, warm: int, rounds: int) -> None:
+        spent: dict[tuple[Any, ...], list[float]] = {}
+        size, half = _count(x), np.arange(max(1, _count(x) // 2))
+        for _ in range(warm + rounds):
+            state = x
+            for k, stage in enumerate(self.stages):
+                if stage.body is not None:
+                    took, state = self._clocked(self.engine.run, stage.body, state)
+                    spent.setdefault(("body", k, size), []).append(took)
+                if stage.point is not None:
+                    took, _ = self._clocked(self._head, k, state)
+                    spent.setdefault(("head", k, size), []).append(took)
+                took, _ = self._clocked(take, state, half)
+                spent.setdefault(("take", k, size), []).append(took)
+        for step, times in spent.items():
+            self.latency.learn(step, times[warm:])
+
+
+def _count(state: State) -> int:
+    """Samples in a batch."""
+    part = next(part for part in state if part is not None)
+    return int(part.shape[0]) if hasattr(part, "shape") else _count(part)
+
+
+def check_limits(**given: float | None) -> None:
+    """Limits are numbers from 0; a confidence is at most 1."""
+    for name, value in given.items():
+        most = 1.0 if name == "min_confidence" else sys.float_info.max
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value is not None and not (number and 0 <= value <= most):
+            raise PointError(f"{name} is {value!r}.", f"Give a number from 0{' to 1' if most == 1 else ''}.")

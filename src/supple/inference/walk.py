@@ -1,0 +1,135 @@
+"""A chain of stages walked until the time is up, somebody cancels, or the answers are sure. A pure function of what the
+stages give: who runs them, how long they are expected to take, and the clock are the caller's.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from supple.errors import DataError, LateError
+from supple.inference.engines import Array, Stage, State, take
+from supple.policy.policy import Policy
+
+
+class Reached(NamedTuple):
+    """Of one sample: the point that answered, its logits, and why it was that one."""
+
+    point: str
+    logits: Array
+    reason: str
+
+
+def walk(
+    stages: Sequence[Stage],
+    run_body: Callable[[int, State], State],
+    run_head: Callable[[int, State], Array],
+    x: State,
+    *,
+    left_ms: float | None = None,
+    expected_ms: Callable[[int], float] = lambda k: 0.0,  # from stage k to the next answer
+    cancel: threading.Event | None = None,
+    policy: Policy | None = None,
+    regroup: Callable[[int, int, int], bool] = lambda k, going, count: True,  # whether it pays to gather before stage k
+    strict: bool = False,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[Reached]:
+    """Who answered each sample, with what, and why it ended there.
+
+    Heads that the policy does not read do not run. Samples that are sure have their answer; they leave the batch where
+    `regroup` says that it pays, else they run along unread.
+    """
+    began, state, found = clock(), x, Answers(len(x[0]), stages, policy)
+    for k in range(found.last + 1):
+        stop = None
+        if left_ms is not None and 1000 * (clock() - began) + expected_ms(k) > left_ms:
+            stop = "deadline"
+            if k == 0 and strict:
+                left = f"{max(0.0, left_ms):.2g} ms are left after decoding"
+                raise LateError(f"{left}, and the first exit takes {expected_ms(0):.2g} ms.", "Allow more time.")
+        if cancel is not None and cancel.is_set():
+            stop = "cancelled"
+        if stop is not None and found.all_answered():
+            found.end(stop)
+            break
+        if stages[k].body is not None:
+            state = run_body(k, state)
+        if not found.reads(k):
+            continue
+        found.note(k, run_head(k, state))
+        going = found.going()
+        if not going.any():
+            break
+        if not going.all() and k < found.last and regroup(k + 1, int(going.sum()), len(going)):
+            state = take(state, going)
+            found.leave(going)
+    return found.result()
+
+
+class Answers:
+    """What is known of the samples of a batch on their way along a chain."""
+
+    def __init__(self, count: int, stages: Sequence[Stage], policy: Policy | None) -> None:
+        self.stages, self.policy = stages, policy
+        self._places = {} if policy is None else {str(point): place for place, point in enumerate(policy.points)}
+        answering = [k for k, stage in enumerate(stages) if stage.point and (not policy or stage.point in self._places)]
+        if not answering:
+            raise DataError("no stage here answers at a point of this policy.", "Calibrate and export again.")
+        self._answering, self.last = set(answering), answering[-1]
+        self._rows = np.arange(count)  # of the samples that the state holds
+        self._ended = np.zeros(count, bool)  # those of them that have their answer
+        self._logits: dict[int, Array] = {}  # of the stages that answered
+        self._stage = np.full(count, -1)  # of every sample: the stage that answered last,
+        self._place = np.zeros(count, np.intp)  # its place among the logits there,
+        self._reasons: dict[int, str] = {}  # and why it ended there, where something else than the chain's end decided
+
+    def reads(self, k: int) -> bool:
+        return k in self._answering
+
+    def all_answered(self) -> bool:
+        return bool((self._stage[self._rows] >= 0).all())
+
+    def going(self) -> Array:
+        return ~self._ended
+
+    def leave(self, going: Array) -> None:
+        """The state holds these samples only, from now on."""
+        self._rows, self._ended = self._rows[going], self._ended[going]
+
+    def note(self, k: int, logits: Array) -> None:
+        """Writes down the answers of a head. The last finite answer of a sample stays."""
+        point, last = self.stages[k].point, k == self.last
+        assert point is not None
+        self._logits[k] = logits
+        finite = np.isfinite(logits).all(tuple(range(1, logits.ndim)))
+        good = np.flatnonzero(~self._ended & finite)
+        self._stage[self._rows[good]], self._place[self._rows[good]] = k, good
+        if self.policy is not None and not last:
+            sure = good[self.policy.stops(self._places[point], logits)[good]]
+            self._stop(sure, "confident")
+        broken = np.flatnonzero(~self._ended & ~finite)
+        self._stop(broken[self._stage[self._rows[broken]] >= 0], "not finite")
+        if last:
+            self._ended[good] = True
+
+    def end(self, reason: str) -> None:
+        """Whoever is still on the way ends with the answer that there is."""
+        self._stop(np.flatnonzero(~self._ended), reason)
+
+    def _stop(self, places: Array, reason: str) -> None:
+        self._ended[places] = True
+        self._reasons |= dict.fromkeys(self._rows[places].tolist(), reason)
+
+    def result(self) -> list[Reached]:
+        if (self._stage < 0).any():
+            raise DataError("no exit gave finite numbers.", "The weights or the input hold values that are not finite.")
+        made = []
+        for row, (k, place) in enumerate(zip(self._stage.tolist(), self._place.tolist())):
+            point = self.stages[k].point
+            assert point is not None
+            budgeted = self.policy is not None and self.policy.calibrated
+            ending = "full" if point == "full" else "budget" if budgeted else "largest"
+            made.append(Reached(point, self._logits[k][place], self._reasons.get(row, ending)))
+        return made

@@ -1,0 +1,1 @@
+"""Networks changed after training: pruned, merged, extracted, made ready to deploy."""

@@ -1,0 +1,494 @@
+"""Every method's points as graphs that say the same, and folders that vouch for what they hold."""
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from PIL import Image
+
+from supple.checkpoint import WEIGHTS, load, read_manifest
+from supple.errors import CheckpointError, RecipeError, SuppleError
+from supple.exporting import convert, write
+from supple.exporting.check import arrays, decided
+from supple.exporting.graphs import Chain, FlatPoint, Graph, given_to, one_by_one, skip_graphs
+from supple.exporting.quantize import with_onnxruntime
+from supple.exporting.write import Held, Wanted, export
+from supple.inference.bundle import is_bundle, open_bundle
+from supple.inference.engines import Layer, open_engine
+from supple.inference.inputs import zeros
+from supple.inference.select import _weights, choices_for, of_bundle, predictor, within
+from supple.inference.skipping import follow
+from supple.methods import METHODS
+from supple.model import Output, example
+from supple.point import FULL, Point
+from test_contract import PAIRS as CONTRACT
+from test_contract import make
+
+pytest.importorskip("onnxruntime", reason="needs the extra export")
+pytest.importorskip("openvino", reason="needs the extra export")
+pytest.importorskip("onnxscript", reason="needs the extra export")
+
+PAIRS = [  # those that differ in what is exported
+    ("exits", "msdnet"),
+    ("exits", "audiocsrnet"),
+    ("slim", "mobilenet_v1"),
+    ("static", "resnet_v1"),
+    ("shuffle", "vit"),
+    ("dense", "vit_cifar"),
+    ("skip", "vit_cifar"),
+    ("prune", "timm"),
+    ("nested", "timm"),
+]
+for _method in METHODS:  # any other, on the first backbone that it takes
+    if _method not in dict(PAIRS):
+        PAIRS.append(next(pair for pair in CONTRACT if pair[0] == _method))
+
+
+@dataclass
+class Noise:
+    """Random inputs as a data set."""
+
+    shape: tuple
+    classes: int = 4
+    at_once = None
+
+    def __len__(self) -> int:
+        return 8
+
+    def batch(self, indices, rng=None):
+        x = example(self.shape, len(self), torch.randn, generator=torch.Generator().manual_seed(3))
+        pick = lambda part: part[indices]
+        return (tuple(map(pick, x)) if isinstance(x, tuple) else pick(x)), indices % self.classes
+
+
+def held(shape) -> Held:
+    return Held(Noise(shape), Noise(shape), Noise(shape))
+
+
+@pytest.fixture
+def traced_once(monkeypatch):
+    """Tracing is the slow part: graphs of one name are traced once in a test, whatever they are exported to."""
+    traced: dict[str, bytes] = {}
+    to_onnx = convert.to_onnx
+
+    def cached(graph) -> bytes:
+        if graph.name not in traced:
+            traced[graph.name] = to_onnx(graph)
+        return traced[graph.name]
+
+    monkeypatch.setattr(convert, "to_onnx", cached)
+
+
+@pytest.mark.parametrize(("method", "backbone"), PAIRS)
+def test_every_point_says_the_same_on_both_engines(method, backbone, traced_once, tmp_path):
+    model = make(method, backbone)
+    x = Noise(model.input_shape).batch(torch.arange(8))[0]
+    if model.settles_on == "held-out":
+        model.settle([(x, None)])
+    with torch.no_grad():
+        expected = model(x).numpy()
+    for to, engines in (("onnx", ("onnxruntime", "openvino")), ("openvino", ("openvino",))):
+        manifest = export(model, "0" * 64, tmp_path / to, Wanted(to), held(model.input_shape))
+        assert [check["engine"] for check in manifest["checks"]] == list(engines)
+        assert all(check["difference"] < 1e-3 for check in manifest["checks"])  # how near, the export has seen to
+        bundle = open_bundle(tmp_path / to)
+        assert set(bundle.graphs.points) == {str(point) for point in (*model.points, *model.settled)}
+        answered = [str(stage.point) for stage in model.stages() if stage.point is not None]
+        stages, layers = bundle.graphs.stages, bundle.graphs.layers
+        assert [stage.point for stage in stages if stage.point] == (answered if len(answered) > 1 else [])
+        blocks = sum(layer.role == "block" for layer in layers)
+        assert blocks == (0 if model.layer_gates() is None else len(model.trunk.blocks))
+        for name in engines:
+            engine = open_engine(name, bundle, 1)
+            np.testing.assert_allclose(
+                engine.run(bundle.graphs.points["full"], arrays(x))[0], expected, atol=1e-3, rtol=1e-3
+            )
+            engine.close()
+    given = arrays(x)
+    with predictor(tmp_path / "onnx", "onnxruntime", threads=1) as made:
+        for point in made.points:
+            answers = made.predict(given if len(given) > 1 else given[0], point=point)
+            assert [answer.point for answer in answers] == [str(point)] * 8
+
+
+def test_samples_whose_decisions_are_near_ties_are_not_compared():
+    """Whatever the method: scores of 0.6 and 0.50005 are 0.1 and 0.00005 away from the threshold."""
+    logits = torch.zeros(3, 2)
+    assert decided(Output(FULL, logits)).tolist() == [True] * 3
+    assert decided(Output(FULL, logits, margin=torch.tensor([0.1, 0.00005, 0.0]))).tolist() == [True, False, False]
+
+
+# --- skipping ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_layer_that_everybody_skips_does_not_run():
+    class Engine:
+        """Layers add one to the state; the first gate lets the odd ones through, the second nobody."""
+
+        name, precision, ran = "by hand", "fp32", []
+
+        def run(self, role, state):
+            self.ran.append((role, len(state[0])))
+            if role == "stem":
+                return state[0], np.ones((len(state[0]), 1), np.float32)
+            if role == "gate":
+                score = np.arange(len(state[0])) % 2 if len(state[1][0]) == 1 else np.zeros(len(state[0]))
+                return (np.concatenate([state[1], score[:, None].astype(np.float32)], 1),)
+            return (state[0] + 1,) if role == "block" else (state[0],)
+
+        def array(self, value):
+            return value
+
+    engine, layers = Engine(), tuple(Layer(role, role) for role in ROLES)
+    found = follow(engine, layers, (np.zeros((4, 1), np.float32),), 0.5)
+    assert found[:, 0].tolist() == [1, 2, 1, 2]
+    assert engine.ran == [("stem", 4), ("block", 4), ("gate", 4), ("block", 2), ("gate", 4), ("head", 4)]
+    engine.ran.clear()
+    assert follow(engine, layers, (np.zeros((4, 1), np.float32),), None)[:, 0].tolist() == [3] * 4
+    assert ("gate", 4) not in engine.ran
+
+
+ROLES = ("stem", "block", "gate", "block", "gate", "block", "head")
+
+
+def test_the_layers_of_a_skipping_model_are_given_what_it_gives_them():
+    model = make("skip", "vit_cifar")
+    x = Noise(model.input_shape).batch(torch.arange(3))[0]
+    graphs = skip_graphs(model, x)
+    *_, (state,) = given_to(Chain([], graphs), x)
+    with torch.no_grad():
+        torch.testing.assert_close(model.trunk.head(state), model(x))
+
+
+# --- folders ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folder(exits_run, tmp_path_factory) -> Path:
+    """The run of the tests, exported to ONNX."""
+    out = tmp_path_factory.mktemp("exported") / "onnx"
+    model = load(exits_run)
+    weights = read_manifest(exits_run)["files"][WEIGHTS]
+    from supple.training.build import data_of
+
+    splits = data_of(exits_run)
+    export(model, weights, out, Wanted("onnx"), Held(splits.train, splits.val, splits.test))
+    return out
+
+
+def test_what_is_altered_missing_or_newer_is_refused(folder, tmp_path):
+    for change in ("flip", "remove", "format", "unvouched"):
+        copy = Path(shutil.copytree(folder, tmp_path / change))
+        manifest = json.loads((copy / "manifest.json").read_text())
+        if change == "flip":
+            content = bytearray((copy / "full.onnx").read_bytes())
+            content[len(content) // 2] ^= 1
+            (copy / "full.onnx").write_bytes(content)
+            expected = "not the file that manifest.json vouches for"
+        elif change == "remove":
+            (copy / "body-1.onnx").unlink()
+            expected = "body-1.onnx is missing"
+        elif change == "format":
+            (copy / "manifest.json").write_text(json.dumps({**manifest, "format": 99}))
+            expected = "has format 99"
+        else:
+            manifest["points"]["full"] = "../full.onnx"
+            (copy / "manifest.json").write_text(json.dumps(manifest))
+            expected = "nothing vouches for"
+        with pytest.raises(CheckpointError, match=expected):
+            open_bundle(copy)
+
+
+# docs/engines.md names what is.
+NOT_NEEDED = ("torch", "torchvision", "timm", "lightning_fabric", "safetensors", "yaml", "sklearn")
+
+
+def test_it_answers_in_a_process_that_cannot_import_torch(folder, tmp_path):
+    Image.new("RGB", (20, 20), "red").save(tmp_path / "red.png")
+    program = (
+        "import sys\n"
+        "class Blocked:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name.split('.')[0] in {NOT_NEEDED}:\n"
+        "            raise ModuleNotFoundError(name, name=name)\n"
+        "sys.meta_path.insert(0, Blocked())\n"
+        "from supple.cli import main\n"
+        f"words = ['predict', {str(folder)!r}, {str(tmp_path / 'red.png')!r}, '--deadline-ms', '1000', '--json']\n"
+        "sys.exit(main(words))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    [answer] = json.loads(done.stdout)["predictions"]
+    assert (answer["point"], answer["in_time"]) == ("full", True)
+
+
+def test_files_give_the_answers_that_the_run_gives(folder, exits_run, tmp_path):
+    rng = np.random.default_rng(0)
+    Image.fromarray(rng.integers(0, 255, (40, 30, 3), np.uint8)).save(tmp_path / "noise.png")
+    model = load(exits_run)
+    with predictor(folder, "openvino", threads=1) as made, torch.no_grad():
+        for point in model.points:
+            answer = made.predict(tmp_path / "noise.png", point=point)
+            expected = model(model.preprocess.input(tmp_path / "noise.png"), point)[0]
+            np.testing.assert_allclose(answer.logits, expected.numpy(), atol=1e-4)
+            assert answer.label == model.classes[int(expected.argmax())]
+
+
+def test_batches_of_many_sizes_need_few_compiled_graphs(folder):
+    bundle = open_bundle(folder)
+    filling, exact = open_engine("openvino", bundle, 1), open_engine("onnxruntime", bundle, 1)
+    x = np.random.default_rng(0).standard_normal((9, *bundle.input_shape), np.float32)
+    for batch in (*range(1, 10), 3, 6):
+        found, expected = (engine.run("full.onnx", (x[:batch],))[0] for engine in (filling, exact))
+        np.testing.assert_allclose(found, expected, atol=1e-3, rtol=1e-3)
+    assert {size for _, size in filling._compiled} == {1, 2, 3, 4, 8, 16}
+
+
+def test_the_fastest_engine_is_remembered_and_said(folder, tmp_path, capsys):
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    predictor(copy, threads=1).close()
+    said = capsys.readouterr().err
+    kept = json.loads((copy / "engine.json").read_text())
+    assert kept["chosen"] in said
+    assert set(kept["ms"]) == {str(choice) for choice in choices_for(copy)}
+    predictor(copy, threads=1).close()
+    assert capsys.readouterr().err == ""
+    assert is_bundle(copy)
+
+
+def test_an_export_of_a_run_is_found_and_one_of_other_weights_is_not(folder, exits_copy):
+    shutil.copytree(folder, exits_copy / "export" / "onnx-fp32")
+    assert {choice.engine for choice in choices_for(exits_copy)} == {"torch", "onnxruntime", "openvino"}
+    manifest = json.loads((exits_copy / "export" / "onnx-fp32" / "manifest.json").read_text())
+    (exits_copy / "export" / "onnx-fp32" / "manifest.json").write_text(json.dumps({**manifest, "checkpoint": "1" * 64}))
+    assert [choice.engine for choice in choices_for(exits_copy)] == ["torch"]
+    with pytest.raises(RecipeError, match="not for the engine openvino"):
+        predictor(exits_copy, "openvino")
+    with pytest.raises(RecipeError, match='no engine "opnvino"'):
+        predictor(exits_copy, "opnvino")
+
+
+def test_a_damaged_export_is_passed_over_and_one_of_some_points_is_not_chosen(folder, exits_copy, capsys):
+    copy = Path(shutil.copytree(folder, exits_copy / "export" / "onnx-fp32"))
+    manifest = json.loads((copy / "manifest.json").read_text())
+    (copy / "manifest.json").write_text(json.dumps({**manifest, "asked": ["exit=1"]}))
+    with predictor(exits_copy, threads=1) as made:
+        assert made.engine.name == "torch"
+    (copy / "full.onnx").write_bytes(b"")
+    assert [choice.engine for choice in choices_for(exits_copy)] == ["torch"]
+    assert "It is passed over; remove" in capsys.readouterr().err
+
+
+def test_an_exported_folder_that_is_named_answers_whatever_it_has_lost(folder, tmp_path):
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    manifest = json.loads((copy / "manifest.json").read_text())
+    checks = [
+        {**check, "precision": "int8", "lost": {"full": 0.5}, "left_out": ["exit=1"]} for check in manifest["checks"]
+    ]
+    lossy = {"precision": "int8", "checks": checks}
+    (copy / "manifest.json").write_text(json.dumps({**manifest, **lossy}))
+    predictor(copy, "onnxruntime", threads=1).close()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"files": []},
+        {"input_shape": None},
+        {"input_shape": [1, 2, 3]},
+        {"policy": {"a": 1}},
+        {"task": "foo"},
+        {"checks": [{"engine": "onnxruntime"}]},
+        {"stages": [{"file": "full.onnx", "point": None}]},
+        {"points": {"exit=x": {"file": "full.onnx"}}},
+        {"classes": 5},
+    ],
+    ids=str,
+)
+def test_a_manifest_that_tells_nonsense_is_refused(change, folder, tmp_path):
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    manifest = json.loads((copy / "manifest.json").read_text())
+    (copy / "manifest.json").write_text(json.dumps({**manifest, **change}))
+    with pytest.raises(CheckpointError):
+        predictor(copy, "onnxruntime", threads=1)
+
+
+@pytest.mark.parametrize("given", [{"threads": 0}, {"threads": "2"}, {"engine": None}, {"precision": "int4"}], ids=str)
+def test_what_a_predictor_cannot_be_is_said(given, folder):
+    with pytest.raises(RecipeError):
+        predictor(folder, **given)
+
+
+def test_an_engine_that_is_not_installed_names_the_extra(exits_copy, monkeypatch):
+    monkeypatch.setattr(
+        "supple.inference.engines.find_spec", lambda package: None if package == "onnxruntime" else True
+    )
+    with pytest.raises(RecipeError, match="not installed") as told:
+        predictor(exits_copy, "onnxruntime")
+    assert "supple[export]" in told.value.cure
+
+
+# --- int8 -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def splits(exits_run):
+    from supple.training.build import data_of
+
+    return data_of(exits_run)
+
+
+def test_int8_does_not_overflow_where_there_is_no_dot_product_of_eight_bits():
+    """Two products of eight bits each are summed in sixteen there: full weights on full inputs would be cut in half."""
+    network = torch.nn.Sequential(torch.nn.Conv2d(64, 8, 3, bias=False))
+    torch.nn.init.constant_(network[0].weight, 0.1)
+    x = torch.ones(4, 64, 8, 8)
+    graph = Graph("whole", FlatPoint(network).eval(), (x[:2],), FULL)
+    content = with_onnxruntime(convert.convert(graph, "onnx")["whole.onnx"], one_by_one((x,)))
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    [found] = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    np.testing.assert_allclose(found, network(x).detach().numpy(), rtol=0.05)
+
+
+def test_int8_is_scored_and_points_that_lose_too_much_are_left_out(
+    exits_run, splits, traced_once, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(write, "CALIBRATED_ON", 8)
+    model, data = load(exits_run), Held(splits.train, splits.val, splits.test)
+    manifest = export(model, "0" * 64, tmp_path / "all", Wanted("onnx", precision="int8", max_drop=1.0), data)
+    assert set(manifest["points"]) == {"exit=1", "exit=2", "full"}
+    for check in manifest["checks"]:
+        assert set(check["lost"]) == {"exit=1", "exit=2", "full", "exit=1, chain", "exit=2, chain", "full, chain"}
+    assert [check["engine"] for check in manifest["checks"]] == ["onnxruntime", "openvino"]
+    for choice in choices_for(tmp_path / "all"):
+        assert within(choice, 1.0)
+        assert not within(choice, -1.0)
+
+    lost = {"exit=1": 0.5, "exit=2": 0.0, "full": 0.0, "exit=1, chain": 0.5}
+    before = {str(point): 0.9 for point in model.points}
+    monkeypatch.setattr(
+        write, "scores", lambda *_: {what: before[what.partition(", ")[0]] - lost[what] for what in lost}
+    )
+    monkeypatch.setattr(write, "lost_of", lambda before, after: 0.9 - after)
+    manifest = export(model, "0" * 64, tmp_path / "some", Wanted("onnx", precision="int8"), data)
+    assert set(manifest["points"]) == {"exit=2", "full"}
+    whole = open_bundle(tmp_path / "some")
+    check = whole.check("onnxruntime", "int8")
+    bundle = whole.after(check)
+    assert [stage.point for stage in bundle.graphs.stages] == [
+        None,
+        "exit=2",
+        "full",
+    ]  # it runs, and only the others answer
+    with of_bundle(whole, "onnxruntime", 1) as made:
+        answer = made.predict(np.zeros((1, *bundle.input_shape), np.float32), min_confidence=0.0)[0]
+    assert answer.point == "exit=2"
+    assert check.left_out == ("exit=1", "exit=1, chain")
+    assert not (tmp_path / "some" / "exit-1.onnx").exists()
+    [choice, *_] = choices_for(tmp_path / "some")
+    assert not within(choice, 1.0)  # auto wants every point
+
+    lost = {"exit=1": 0.0, "exit=2": 0.0, "full": 0.5, "exit=2, chain": 0.5, "full, chain": 0.5}
+    manifest = export(model, "0" * 64, tmp_path / "short", Wanted("onnx", precision="int8"), data)
+    assert [stage["point"] for stage in manifest["stages"]] == ["exit=1"]
+    assert not (tmp_path / "short" / "stage-2.onnx").exists()
+
+    lost = dict.fromkeys(lost, 0.9)
+    with pytest.raises(CheckpointError, match="every point loses more"):
+        export(model, "0" * 64, tmp_path / "none", Wanted("onnx", precision="int8"), data)
+    assert not (tmp_path / "none").exists()
+
+
+# --- the verb ---------------------------------------------------------------------------------------------------------
+
+
+def test_export_verb_writes_checks_and_finds_it_again(command, exits_copy):
+    done = command("export", exits_copy, "--point", "exit=1", "--out", exits_copy / "one", "--json").json
+    assert list(done["points"]) == ["exit=1"]
+    assert [(c["engine"], c["precision"]) for c in done["checks"]] == [("onnxruntime", "fp32"), ("openvino", "fp32")]
+    assert all(check["difference"] < 1e-4 for check in done["checks"])
+    assert command("predict", exits_copy / "one", exits_copy / "curve.png").status == 0
+    command("export", exits_copy, "--out", exits_copy / "one").refused(2, "already exists", "--out")
+    times = json.loads((exits_copy / "one" / "ladder.json").read_text())["points"]
+    assert {row["engine"] for row in times if row.get("p50_ms")} == {"onnxruntime", "openvino"}
+    command("bench", exits_copy / "one", "--point", "exit=9").refused(2, "no point exit=9", "Use one of these")
+    command("bench", exits_copy, "train.epochs=9", "--engine", "torch").refused(2, "changes do not apply")
+    command("export", exits_copy, "--to", "onxx").refused(2, "onxx", "onnx, openvino, torch-export")
+    command("export", exits_copy, "--to", "torch-export", "--int8").refused(2, "--int8", "onnx")
+    command("predict", exits_copy, exits_copy / "curve.png", "--engine", "openvino").refused(2, "openvino", "export")
+
+
+def test_a_folder_counts_as_there_only_if_it_is_what_is_asked_for(command, exits_copy):
+    assert command("export", exits_copy, "--point", "exit=1").status == 0
+    assert "is up to date" in command("export", exits_copy, "--point", "exit=1").out
+    command("export", exits_copy).refused(2, "was made for exit=1", "rm -r")
+
+
+def test_new_thresholds_reach_graphs_that_are_there_and_shares_need_the_full_model(command, exits_copy, tmp_path):
+    command("export", exits_copy, "--point", "exit=1", "--point", "exit=2")
+    folder = exits_copy / "export" / "onnx-fp32"
+    before = (folder / "body-1.onnx").stat().st_mtime_ns
+    assert open_bundle(folder).policy is None
+    assert command("calibrate", exits_copy, "--budget-macs", "0.9x").status == 0
+    said = command("export", exits_copy, "--point", "exit=1", "--point", "exit=2")
+    assert "is up to date, now with the thresholds" in said.out
+    assert open_bundle(folder).policy is not None
+    assert (folder / "body-1.onnx").stat().st_mtime_ns == before
+    Image.new("RGB", (20, 20), "red").save(tmp_path / "red.png")
+    words = ("predict", folder, tmp_path / "red.png", "--engine", "onnxruntime", "--budget-macs", "0.9x")
+    command(*words).refused(2, "a share of the full model", "2e6")
+
+
+def test_a_graph_that_differs_is_not_written(exits_run, splits, tmp_path, monkeypatch):
+    monkeypatch.setattr("supple.exporting.check.TOLERANCE", 1e-12)
+    data = Held(splits.train, splits.val, splits.test)
+    with pytest.raises(CheckpointError, match="differs from PyTorch"):
+        export(load(exits_run), "0" * 64, tmp_path / "out", Wanted("onnx", points=(Point(exit=1),)), data)
+    assert not (tmp_path / "out").exists()
+
+
+def test_detectors_are_refused_and_archives_are_not_opened(exits_run, splits, tmp_path):
+    model = load(exits_run)
+    data = Held(splits.train, splits.val, splits.test)
+    export(model, "0" * 64, tmp_path / "archive", Wanted("torch-export", points=(FULL,)), data)
+    with pytest.raises(RecipeError, match="reading one can run code"):
+        predictor(tmp_path / "archive")
+    model.task = "boxes"
+    with pytest.raises(SuppleError, match="graphs cannot answer the task boxes"):
+        export(model, "0" * 64, tmp_path / "boxes", Wanted("onnx"), data)
+
+
+def test_the_chain_ends_at_the_last_point_that_was_asked_for(exits_run, splits, traced_once, tmp_path, monkeypatch):
+    monkeypatch.setattr(write, "CALIBRATED_ON", 8)
+    model = load(exits_run)
+    manifest = export(model, "w", tmp_path / "one", Wanted(points=(Point(exit=1),)), splits)
+    assert manifest["stages"] == []
+    for precision in ("fp32", "int8"):  # exit=1 answers along the chain, though it has no graph of its own
+        wanted = Wanted(points=(Point(exit=2),), precision=precision, max_drop=1.0)
+        export(model, "w", tmp_path / f"two-{precision}", wanted, splits)
+        bundle = open_bundle(tmp_path / f"two-{precision}")
+        assert list(bundle.graphs.points) == ["exit=2"]
+        assert [stage.point for stage in bundle.graphs.stages] == ["exit=1", "exit=2"]
+        made = predictor(tmp_path / f"two-{precision}", engine="onnxruntime", precision=wanted.precision)
+        assert made.predict(zeros(made.shape, 1), deadline_ms=1e6)[0].point == "exit=2"
+
+
+def test_an_export_that_was_interrupted_leaves_no_folder_that_answers(exits_copy, splits, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("supple.exporting.write._check", stop)
+    monkeypatch.setattr("supple.files.shutil.rmtree", lambda *_, **__: None)  # as if it had been killed
+    with pytest.raises(KeyboardInterrupt):
+        wanted = Wanted(points=(Point(exit=1),))
+        export(load(exits_copy), _weights(exits_copy), exits_copy / "export" / "onnx-fp32", wanted, splits)
+    [left] = (exits_copy / "export").iterdir()
+    assert left.name.startswith(".onnx-fp32.")
+    assert [choice.engine for choice in choices_for(exits_copy)] == ["torch"]

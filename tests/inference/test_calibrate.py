@@ -1,0 +1,347 @@
+"""Calibrating a run: what is kept, what it costs, and who uses it. (What it promises: test_stopping.py.)"""
+
+import dataclasses
+import json
+import math
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from supple import FULL, Point, checkpoint, load
+from supple.cost import profile
+from supple.data.images import ImageSet
+from supple.data.parts import labelled
+from supple.errors import CheckpointError, DataError, RecipeError
+from supple.inference.calibration import _remark, calibrate, counted_costs, observe
+from supple.inference.select import of_model
+from supple.policy.fitting import Fitted, Outcome, Target
+from supple.policy.policy import Policy, stop_above
+from supple.training.build import data_of, load_data
+from tiny import tiny_recipe
+
+
+@pytest.fixture(scope="module")
+def calibrated(exits_run, tmp_path_factory) -> Path:
+    """A copy of the tiny run with a policy at 0.6 of the full model's MACs. Only to be read."""
+    from supple.cli import main
+
+    folder = Path(shutil.copytree(exits_run, tmp_path_factory.mktemp("calibrated") / "run"))
+    assert main(["calibrate", str(folder), "--budget-macs", "0.6x", "--json"]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("images") / "stripes.png"
+    Image.fromarray(load_data(tiny_recipe()).test.raw(0).permute(1, 2, 0).numpy()).save(path)
+    return path
+
+
+def document_of(run: Path) -> dict:
+    return json.loads((run / "policy.json").read_text())
+
+
+# --- the document -----------------------------------------------------------------------------------------------------
+
+
+def test_policy_json_holds_the_policy_and_both_halves_of_the_held_out_images(calibrated):
+    document = document_of(calibrated)
+    assert document["weights"] == checkpoint.read_manifest(calibrated)["files"]["model.safetensors"]
+    assert document["target"] == {"kind": "budget_macs", "value": 0.6, "relative": True, "given": "0.6x"}
+    assert document["expected"]["n"] + document["achieved"]["n"] == len(data_of(calibrated).val) == 64
+    full = next(row.macs for row in load(calibrated).ladder if row.point == "full")
+    assert document["full_cost"] == full
+    assert document["budget"] == pytest.approx(0.6 * full)
+    expected = document["expected"]
+    assert expected["cost"] + expected["cost_error"] <= document["budget"] * (1 + 1e-6)
+    assert [row["point"] for row in document["exits"]] == ["exit=1", "exit=2", "full"]
+    for half in ("expected", "achieved"):
+        assert sum(row[half] for row in document["exits"]) == pytest.approx(1)
+    assert [row["point"] for row in document["exits"] if row["looked_at"]] == document["points"]
+    assert sum(map(sum, document["classes"]["stopped"])) == document["achieved"]["n"]
+    assert document["classes"]["names"] == list(load(calibrated).classes)
+
+
+def test_the_loaded_policy_does_on_the_second_half_what_the_document_says(calibrated):
+    """The figures are those of the code that serves: the policy, run on the images, with the MACs of their exits."""
+    model, document = load(calibrated), document_of(calibrated)
+    assert model.policy == Policy.from_json(document)
+    held = data_of(calibrated).val
+    images, labels = held.batch(torch.arange(len(held)))
+    reached = of_model(model, 1).walk((images.numpy(),), dataclasses.replace(model.policy, shares=()))
+    costs = {row["point"]: row["cost"] for row in document["exits"] if row["looked_at"]}
+    spent = sum(costs[one.point] for one in reached)
+    halves = (document["expected"], document["achieved"])
+    assert spent == pytest.approx(sum(half["n"] * half["cost"] for half in halves))
+    right = sum(int(one.logits.argmax() == label) for one, label in zip(reached, labels.tolist()))
+    assert right == pytest.approx(sum(half["n"] * half["accuracy"] for half in halves))
+    assert int((model(images).argmax(1) == labels).sum()) == pytest.approx(
+        sum(half["n"] * half["full_accuracy"] for half in halves)
+    )
+
+
+def test_costs_are_those_through_the_exits_that_are_looked_at(exits_run, slim_run):
+    model = load(exits_run)
+    counted = counted_costs(model)
+    rows = profile(model)
+    assert counted(model.points) == [row.macs_through for row in rows]
+    assert [counted((point,))[0] for point in model.points] == [row.macs for row in rows]
+    some = (Point(exit=2), FULL)  # the head of exit 1 does not run
+    assert counted(some)[0] == rows[1].macs
+    assert rows[2].macs < counted(some)[1] < rows[2].macs_through
+    slim = load(slim_run)  # widths share nothing: one after the other costs the sum
+    counted = counted_costs(slim)
+    both = [row.macs for row in profile(slim)]
+    assert counted(slim.points) == [both[0], both[0] + both[1]]
+
+
+def test_the_same_seed_gives_the_same_policy(calibrated):
+    model, held = load(calibrated), data_of(calibrated).val
+    target = Target.parse("budget_macs", "0.6x")
+    seed = checkpoint.read_manifest(calibrated)["recipe"]["train"]["seed"]
+    document = json.loads(json.dumps(calibrate(model, held, target, seed=seed)))
+    assert {"weights": document_of(calibrated)["weights"], **document} == document_of(calibrated)
+
+
+def test_halves_have_the_classes_in_equal_shares_and_share_no_image(calibrated, monkeypatch):
+    model, held = load(calibrated), data_of(calibrated).val
+    seen = []
+    spy = lambda model, data, indices, on_progress=None: (
+        seen.append(indices) or observe(model, data, indices, on_progress)
+    )
+    monkeypatch.setattr("supple.inference.calibration.observe", spy)
+    calibrate(model, held, Target.parse("max_drop", "0.1"), seed=3)
+    first, second = seen
+    assert sorted([*first.tolist(), *second.tolist()]) == list(range(64))
+    assert torch.equal(held.targets[first].bincount(), held.targets[second].bincount())
+
+
+def test_widths_can_be_calibrated_too(command, slim_copy):
+    document = command("calibrate", slim_copy, "--max-drop", "0.2", "--json").json
+    assert document["unit"] == "macs"
+    assert document["achieved"]["cost"] <= document["full_cost"]
+
+
+# --- milliseconds -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stopwatch(monkeypatch) -> None:
+    """The machine takes 1 ms per stage and 0.5 ms per head, and is half as fast when the policy really runs."""
+
+    def way(policy: Policy, place: int) -> float:
+        return 1.0 * (policy.points[place].exit or 3) + 0.5 * (place + 1)
+
+    def walks(predictor: object, policies: list[Policy], x: tuple) -> list[float]:
+        assert len(x[0]) == 1
+        stops = [next((k for k, t in enumerate(p.thresholds) if t == 0), len(p.points) - 1) for p in policies]
+        return [way(policy, stop) for policy, stop in zip(policies, stops)]
+
+    def policy_times(predictor: object, policy: Policy, samples: object) -> tuple[list[float], list[float]]:
+        assert all(len(x[0]) == 1 for x in samples)
+        times = [2 * way(policy, place) for place in range(len(policy.points))]
+        return [1.1 * ms for ms in times], times  # really running takes a tenth longer than it should
+
+    monkeypatch.setattr("supple.inference.calibration.time_walks", walks)
+    monkeypatch.setattr("supple.inference.calibration.time_policy", policy_times)
+
+
+def test_a_budget_in_ms_is_one_of_measured_times_and_drift_cancels(stopwatch, exits_run):
+    model, held = load(exits_run), data_of(exits_run).val
+    for given, budget in (("2.4", 2.4), ("0.8x", 2.8), ("100", 100.0)):  # the full model alone takes 3.5 ms
+        document = calibrate(model, held, Target.parse("budget_ms", given))
+        assert document["full_cost"] == 3.5
+        assert document["budget"] == pytest.approx(budget)
+        assert document["expected"]["cost"] <= budget
+        shares = [(row["achieved"], row["cost"]) for row in document["exits"] if row["looked_at"]]
+        # Half as fast in all: not the policy's doing. The tenth is.
+        assert document["achieved"]["cost"] == pytest.approx(1.1 * sum(share * ms for share, ms in shares))
+        assert document["machine"]
+        assert document["threads"] == torch.get_num_threads()
+
+
+def test_a_budget_in_ms_below_the_first_exit_is_refused(stopwatch, exits_run):
+    with pytest.raises(RecipeError, match="1.5 ms") as caught:
+        calibrate(load(exits_run), data_of(exits_run).val, Target.parse("budget_ms", "1.4"))
+    assert "0.43x" in caught.value.cure  # 1.5 of 3.5
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_calibrate_prints_the_policy_as_json_alone_or_as_tables(command, exits_copy):
+    said = command("calibrate", exits_copy, "--budget-macs", "0.7x", "--measure", "margin", "--json")
+    assert said.err == ""
+    weights = {"weights": document_of(exits_copy)["weights"]}
+    assert {**weights, **said.json} == document_of(exits_copy)
+    assert said.json["measure"] == "margin"
+    told = command("calibrate", exits_copy, "--budget-macs", "0.7x", "--measure", "entropy", "--keep-dominated")
+    lines = told.out.splitlines()
+    assert lines[0].startswith("target: budget macs 0.7x: ")
+    assert [line.split()[0] for line in lines[2:6]] == ["point", "exit=1", "exit=2", "full"]
+    assert [line.split()[0] for line in lines[8:10]] == ["expected", "achieved"]
+    assert lines[-1] == f"Use it: supple predict {exits_copy} FILES --confident"
+    assert "Stopping when sure" in (exits_copy / "report.html").read_text()
+
+
+def test_an_accuracy_that_only_the_full_model_keeps_is_said_so(command, exits_copy):
+    said = command("calibrate", exits_copy, "--max-drop", "0")
+    document = document_of(exits_copy)
+    if document["points"] == ["full"]:
+        assert "Only the full model keeps" in said.out
+        assert document["achieved"]["cost"] == document["full_cost"]
+    assert document["achieved"]["cost"] <= document["full_cost"]
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ((), ("none of --budget-macs", "0.5x")),
+        (("--budget-macs", "1e6", "--max-drop", "0.1"), ("more than one", "--max-drop")),
+        (("--budget-macs", "half"), ("--budget-macs", '"half"', "2e6")),
+        (("--budget-macs", "-1"), ("--budget-macs", '"-1"')),
+        (("--budget-macs", "nanx"), ("--budget-macs", '"nanx"')),
+        (("--budget-macs", "inf"), ("--budget-macs", '"inf"')),
+        (("--budget-ms", "0"), ("--budget-ms", '"0"', "0.5x")),
+        (("--max-drop", "1"), ("--max-drop", '"1"', "0.01 is one percentage point")),
+        (("--max-drop", "0.1x"), ("--max-drop", '"0.1x"')),
+        (("--max-drop", "nan"), ("--max-drop", '"nan"')),
+        (("--budget-macs", "0.01x"), ("below the cheapest possible", "exit=1", "Give at least")),
+        (("--budget-macs", "10"), ("10 MACs", "below the cheapest possible")),
+        (("--budget-macs", "1x", "--measure", "mood"), ("--measure", '"mood"', "entropy")),
+        (("train.lr=1", "--budget-macs", "1x"), ("train.lr=1", "Only data.*")),
+    ],
+)
+def test_a_wrong_request_is_refused_and_nothing_is_written(command, exits_copy, words, named):
+    command("calibrate", exits_copy, *words).refused(2, *named)
+    assert not (exits_copy / "policy.json").exists()
+
+
+def test_too_few_images_or_other_classes_are_refused(exits_run, command, tmp_path):
+    held, some = data_of(exits_run).val, torch.arange(8)
+    few = ImageSet(labelled(held.read(some), held.targets[some]), held.classes, held.preprocess)
+    with pytest.raises(DataError, match="too few") as caught:
+        calibrate(load(exits_run), few, Target.parse("budget_macs", "1x"))
+    assert "data.holdout" in caught.value.cure
+    command("calibrate", tmp_path / "nowhere", "--budget-macs", "1x").refused(2, "nowhere", "supple train")
+    command("calibrate", exits_run, "data.name=digits", "--budget-macs", "1x").refused(2, "data")
+
+
+# --- who uses it ------------------------------------------------------------------------------------------------------
+
+
+def test_a_policy_of_other_weights_is_no_policy(calibrated, tmp_path, command, image):
+    run = Path(shutil.copytree(calibrated, tmp_path / "run"))
+    document = document_of(run)
+    (run / "policy.json").write_text(json.dumps(document | {"weights": "0" * 64}))
+    assert load(run).policy is None
+    said = command("predict", run, image, "--confident")
+    said.refused(2, "policy.json was made for other weights", f"supple calibrate {run}")
+    assert command("report", run).status == 0
+    assert "calibrated for other weights" in (run / "report.html").read_text()
+
+
+def test_a_run_without_a_policy_says_how_to_make_one(exits_run, command, image):
+    assert load(exits_run).policy is None
+    command("predict", exits_run, image, "--confident").refused(
+        2, "policy.json does not exist", f"supple calibrate {exits_run} --budget-macs 0.5x"
+    )
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text[:100],
+        lambda text: "[]",
+        lambda text: text.replace('"max_probability"', '"mood"'),
+        lambda text: text.replace('"exit=1"', '"exit=9"', 1).replace('"exit=1"', '"exit=9"'),
+        lambda text: text.replace('"points"', '"pints"', 1),
+    ],
+)
+def test_a_damaged_policy_is_refused_by_name_with_the_cure(calibrated, tmp_path, command, image, damage):
+    run = Path(shutil.copytree(calibrated, tmp_path / "run"))
+    text = (run / "policy.json").read_text()
+    assert damage(text) != text
+    (run / "policy.json").write_text(damage(text))
+    with pytest.raises(CheckpointError):
+        load(run)
+    command("predict", run, image).refused(2, "policy.json", "Delete it", "supple calibrate")
+
+
+def test_predict_confident_stops_as_the_policy_says_and_gives_its_reason(
+    calibrated, tmp_path, command, image, monkeypatch
+):
+    monkeypatch.setattr("supple.inference.costs.ChainCosts.saves", lambda *_: True)  # whatever this machine measures
+    run = Path(shutil.copytree(calibrated, tmp_path / "run"))
+    for threshold, last, point, reason in (
+        (0.0, "full", "exit=1", "confident"),
+        (None, "full", "full", "full"),
+        (None, "exit=2", "exit=2", "budget"),  # nobody was sure, and the policy goes no deeper
+    ):
+        changed = {"points": ["exit=1", last], "thresholds": [threshold], "temperatures": [2.0, 0.5]}
+        changed |= {"shares": [0.5, 0.5]}
+        (run / "policy.json").write_text(json.dumps(document_of(run) | changed))
+        said = command("predict", run, image, "--confident", "--json")
+        (answer,) = said.json["predictions"]
+        assert (answer["point"], answer["reason"], answer["in_time"]) == (point, reason, None)
+        model = load(run)
+        x = model.preprocess.normalise(model.preprocess.open(image)[None])
+        logits = model(x, Point.parse(point)).detach()
+        chances = (logits / (2.0 if point == "exit=1" else 0.5)).softmax(1)[0]  # as sure as the temperature says
+        assert answer["scores"][0]["score"] == pytest.approx(float(chances.max()), abs=1e-5)
+
+
+@pytest.mark.parametrize(("least", "point", "reason"), [("0", "exit=1", "confident"), ("1", "full", "full")])
+def test_predict_with_a_least_confidence_needs_no_policy(exits_run, command, image, least, point, reason):
+    (answer,) = command("predict", exits_run, image, "--min-confidence", least, "--json").json["predictions"]
+    assert (answer["point"], answer["reason"]) == (point, reason)
+    model = load(exits_run)
+    x = model.preprocess.normalise(model.preprocess.open(image)[None])
+    (reached,) = of_model(model, 1).walk((x.numpy(),), stop_above(model.points, float(least)))
+    best = torch.from_numpy(reached.logits).softmax(0).max(0)
+    assert answer["label"] == model.classes[best.indices]
+    assert answer["scores"][0]["score"] == pytest.approx(float(best.values), abs=1e-5)
+
+
+@pytest.mark.parametrize("first", [("--confident",), ("--min-confidence", "0.5")])
+@pytest.mark.parametrize("second", [("--point", "full"), ("--deadline-ms", "9"), ("--budget-macs", "9x")])
+def test_stopping_when_sure_does_not_go_with_another_limit(calibrated, command, image, first, second):
+    command("predict", calibrated, image, *first, *second).refused(2, "more than one of", "Give one")
+
+
+def test_a_least_confidence_does_not_go_with_the_stored_policy(calibrated, command, image):
+    command("predict", calibrated, image, "--confident", "--min-confidence", "0").refused(2, "more than one of")
+    command("predict", calibrated, image, "--min-confidence", "1.5").refused(2, "--min-confidence")
+
+
+def test_the_cheapest_point_need_not_be_the_first(exits_run):
+    """A first exit whose branch costs more than the rest of the network."""
+    model, target = load(exits_run), Target.parse("budget_macs", "1x")
+    data = data_of(exits_run).val
+    dear = {Point(exit=1): 900.0, Point(exit=2): 500.0, FULL: 100.0}
+    costs = lambda points: [dear[point] for point in points]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("supple.inference.calibration.counted_costs", lambda model: costs)
+        found = calibrate(model, data, target)
+        assert (found["points"], found["achieved"]["cost"]) == (["full"], 100.0)
+        with pytest.raises(RecipeError, match=r"99 MACs is below the cheapest possible: 100 MACs, .* at full"):
+            calibrate(model, data, Target.parse("budget_macs", "0.99x"))
+
+
+def test_a_missed_goal_is_said_so():
+    half = Outcome(100, 12.0, 0.1, 0.5, 0.6, 0.01, 0.1, np.zeros(100, int))
+    fitted = Fitted(Policy((Point(exit=1), FULL), (0.5,), (1.0, 1.0)), [1.0, 2.0], [1.0, 1.0], {})
+    assert _remark(fitted, 10.0, None, half) == "Target missed on the other half: 20.0 % over the budget."
+    assert _remark(fitted, None, 0.05, half) == "Target missed on the other half: 10.0 points below the full model."
+    assert _remark(fitted, 12.0, None, half) == _remark(fitted, None, 0.1, half) == ""
+
+
+def test_never_survives_the_way_through_the_file(calibrated, tmp_path):
+    run = Path(shutil.copytree(calibrated, tmp_path / "run"))
+    policy = Policy(load(run).points, (math.inf, 0.5), (1.0, 1.0, 1.0))
+    checkpoint.save_policy(run, document_of(run) | policy.to_json())
+    assert load(run).policy == policy

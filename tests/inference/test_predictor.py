@@ -1,0 +1,449 @@
+"""Answers within deadlines, with engines made by hand: what is started, what is not, and who answers."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from supple.errors import DataError, LateError, PointError
+from supple.inference.costs import ChainCosts
+from supple.inference.engines import Graphs, Stage
+from supple.inference.latency import LatencyEstimator
+from supple.inference.predictor import Predictor
+from supple.inference.walk import walk
+from supple.ladder import Ladder, Row
+from supple.point import FULL, Point
+from supple.policy.policy import Policy, stop_above
+from supple.tasks import TASKS
+
+EXITS = (Point(exit=1), Point(exit=2), FULL)
+NAMES = [str(point) for point in EXITS]
+X = np.zeros((1, 2), np.float32)
+
+
+class Chain:
+    """Three stages that take so many milliseconds (a head takes none) and answer class 0, 1, 2; what ran is written
+    down. Time passes on a clock of its own."""
+
+    name, precision, takes_missing = "by hand", "fp32", False
+
+    def __init__(self, *ms: float) -> None:
+        self.ms, self.ran, self.broken, self.now = list(ms), [], set(), 0.0
+        self.after = {}  # stage -> what happens when it ends
+
+    def clock(self) -> float:
+        return self.now
+
+    def run(self, graph, state):
+        if graph in NAMES:
+            k = NAMES.index(graph)
+            self.ran.append(k)
+            self.now += sum(self.ms[: k + 1]) / 1000
+        else:
+            kind, number = graph.split("-")
+            k = int(number)
+            if kind == "body" or k == 2:  # the last stage is one graph
+                self.ran.append(k)
+                self.now += self.ms[k] / 1000
+            if kind == "body":
+                return state
+            self.after.get(k, lambda: None)()
+        logits = np.full((len(state[0]), 3), np.nan if k in self.broken else 0.0, np.float32)
+        logits[:, k] = np.nan if k in self.broken else 5.0
+        return (logits,)
+
+    def array(self, value):
+        return value
+
+    def close(self):
+        self.ran.append("closed")
+
+
+STAGES = (Stage("body-0", "head-0", "exit=1"), Stage("body-1", "head-1", "exit=2"), Stage(None, "head-2", "full"))
+
+
+def predictor(engine: Chain, chain: bool = True, **settings) -> Predictor:
+    ladder = Ladder([Row(p, macs=10 * (k + 1), metric="accuracy", score=0.5 + 0.1 * k) for k, p in enumerate(NAMES)])
+    graphs = Graphs({name: name for name in NAMES}, STAGES if chain else ())
+    facts = {"classes": ("a", "b", "c"), "preprocess": None, "ladder": ladder, "shape": (2,), **settings}
+    made = Predictor(engine, graphs, task=TASKS["classes"], clock=engine.clock, **facts)
+    made.warm()
+    engine.ran.clear()
+    return made
+
+
+def ask(made: Predictor, **how):
+    (answer,) = made.predict(X, **how)
+    return answer
+
+
+def test_without_a_limit_the_full_model_answers():
+    made = predictor(Chain(1, 1, 1))
+    answer = ask(made)
+    assert (answer.label, answer.point, answer.reason, answer.late) == ("c", "full", "full", False)
+
+
+def test_a_stage_that_would_end_too_late_is_not_started():
+    engine = Chain(1, 1, 60)
+    answer = ask(predictor(engine), deadline_ms=30)
+    assert engine.ran == [0, 1]
+    assert (answer.label, answer.point, answer.reason, answer.late) == ("b", "exit=2", "deadline", False)
+
+
+def test_a_stage_that_is_slower_than_ever_leaves_no_time_for_the_next():
+    engine = Chain(1, 5, 5)
+    made = predictor(engine)
+    engine.ms[0] = 40  # since the predictor was opened
+    answer = ask(made, deadline_ms=45)
+    assert engine.ran == [0]
+    assert (answer.point, answer.reason, answer.late) == ("exit=1", "deadline", False)
+
+
+def test_plenty_of_time_runs_to_the_end():
+    engine = Chain(1, 1, 1)
+    answer = ask(predictor(engine), deadline_ms=1000)
+    assert engine.ran == [0, 1, 2]
+    assert (answer.point, answer.reason) == ("full", "full")
+
+
+def test_a_deadline_that_nothing_meets_is_answered_by_the_cheapest_and_marked():
+    engine = Chain(20, 1, 1)
+    made = predictor(engine)
+    answer = ask(made, deadline_ms=2)
+    assert (engine.ran, answer.point, answer.late) == ([0], "exit=1", True)
+    with pytest.raises(LateError, match="the first exit takes"):
+        ask(made, deadline_ms=2, strict=True)
+
+
+def test_cancelling_between_stages_gives_the_latest_finished_exit():
+    engine, cancel = Chain(1, 1, 1), threading.Event()
+    made = predictor(engine)
+    engine.after[1] = cancel.set
+    answer = ask(made, cancel=cancel)
+    assert engine.ran == [0, 1]
+    assert (answer.label, answer.point, answer.reason) == ("b", "exit=2", "cancelled")
+
+
+def test_it_stops_as_soon_as_it_is_sure():
+    engine = Chain(1, 1, 1)
+    made = predictor(engine)
+    assert ask(made, min_confidence=0.9).point == "exit=1"
+    assert ask(made, min_confidence=1.0).point == "full"
+
+
+def test_the_last_finite_exit_answers():
+    engine = Chain(1, 1, 1)
+    made = predictor(engine)
+    engine.broken = {2}
+    answer = ask(made, deadline_ms=1000)
+    assert (answer.point, answer.reason) == ("exit=2", "not finite")
+    engine.broken = {0, 1, 2}
+    with pytest.raises(DataError, match="no exit gave finite numbers"):
+        ask(made, deadline_ms=1000)
+
+
+def test_without_a_chain_the_point_is_chosen_beforehand():
+    engine = Chain(1, 1, 60)
+    answer = ask(predictor(engine, chain=False), deadline_ms=30)
+    assert (engine.ran, answer.point, answer.reason) == ([1], "exit=2", "deadline")
+
+
+def test_a_budget_is_kept_and_an_unknown_point_refused():
+    made = predictor(Chain(0, 0, 0))
+    assert ask(made, budget_macs=25).point == "exit=2"
+    assert ask(made, budget_macs=1).point == "exit=1"
+    assert ask(made, point="exit=2").reason == "asked"
+    with pytest.raises(PointError, match="exit=7"):
+        ask(made, point="exit=7")
+    with pytest.raises(PointError, match="more than one"):
+        ask(made, point="exit=1", deadline_ms=3)
+
+
+def test_many_threads_get_their_own_answers():
+    made, wrong = predictor(Chain(0, 0, 0)), []
+
+    def work(point, label):
+        for _ in range(200):
+            if ask(made, point=point).label != label:
+                wrong.append(point)
+
+    threads = [threading.Thread(target=work, args=pair) for pair in (("exit=1", "a"), ("exit=2", "b"), ("full", "c"))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_estimates_follow_the_machine():
+    latency = LatencyEstimator()
+    latency.learn("step", [10.0] * 20)
+    assert latency.ms("step") == 10
+    for _ in range(100):
+        latency.note("step", 20.0)
+    assert latency.ms("step") == 20
+    for _ in range(40):
+        latency.note("step", 5.0)
+    assert latency.ms("step") == 20  # a lucky moment is no promise
+    for _ in range(100):
+        latency.note("step", 5.0)
+    assert latency.ms("step") == 5
+    latency.note("step", 1e9)
+    assert latency.ms("step") == 5  # one accident is no trend
+    for _ in range(7):
+        latency.note("step", 40.0)
+    assert latency.ms("step") == 40
+
+
+def test_a_step_that_was_measured_in_a_busy_moment_is_forgiven_though_it_never_runs():
+    latency = LatencyEstimator()
+    latency.learn("first", [1.0] * 20)
+    latency.learn("second", [2.0] * 16 + [200.0] * 4)
+    assert latency.ms("second") > 10
+    for _ in range(128):
+        latency.note("first", 1.1)
+    assert latency.ms("second") == pytest.approx(2.2)
+
+
+# --- batches ----------------------------------------------------------------------------------------------------------
+
+
+def stages_by_hand(sure_at: list[int]):
+    """Three stages; sample i is sure of its class from stage sure_at[i] on. Which samples came is written down."""
+    seen: list[list[int]] = []
+    heads: list[int] = []
+
+    def run_body(k, state):
+        seen.append([int(value) for value in state[0][:, 0]])
+        return state
+
+    def run_head(k, state):
+        heads.append(k)
+        if k == 2:
+            run_body(k, state)
+        return np.array([[9.0 if k >= sure_at[int(i)] else 0.1, 0.0] for i in state[0][:, 0]], np.float32)
+
+    return run_body, run_head, seen, heads
+
+
+def numbered(count: int):
+    return (np.arange(count, dtype=np.float32)[:, None],)
+
+
+def test_samples_of_a_batch_leave_when_they_are_sure():
+    run_body, run_head, seen, _ = stages_by_hand([0, 2, 1, 9])
+    found = walk(STAGES, run_body, run_head, numbered(4), policy=stop_above(EXITS, 0.9))
+    assert seen == [[0, 1, 2, 3], [1, 2, 3], [1, 3]]
+    assert [(point, why) for point, _, why in found] == [
+        ("exit=1", "confident"),
+        ("full", "full"),
+        ("exit=2", "confident"),
+        ("full", "full"),
+    ]
+
+
+def test_where_gathering_does_not_pay_the_sure_run_along_and_keep_their_answers():
+    run_body, run_head, seen, _ = stages_by_hand([0, 2, 1, 9])
+    alone = walk(STAGES, *stages_by_hand([0, 2, 1, 9])[:2], numbered(4), policy=stop_above(EXITS, 0.9))
+    asked = []
+    found = walk(
+        STAGES,
+        run_body,
+        run_head,
+        numbered(4),
+        policy=stop_above(EXITS, 0.9),
+        regroup=lambda k, going, count: asked.append((k, going, count)),
+    )
+    assert seen == [[0, 1, 2, 3]] * 3
+    assert asked == [(1, 3, 4), (2, 2, 4)]
+    assert [(one.point, one.reason) for one in found] == [(one.point, one.reason) for one in alone]
+    for one, other in zip(found, alone):
+        np.testing.assert_array_equal(one.logits, other.logits)
+
+
+def test_a_calibrated_policy_reads_its_own_points_and_ends_at_its_last():
+    policy = Policy(EXITS[:2], (0.9,), (1.0, 2.0), shares=(0.5, 0.5))
+    run_body, run_head, seen, heads = stages_by_hand([0, 9])
+    found = walk(STAGES, run_body, run_head, numbered(2), policy=policy)
+    assert (seen, heads) == ([[0, 1], [1]], [0, 1])
+    assert [(point, why) for point, _, why in found] == [("exit=1", "confident"), ("exit=2", "budget")]
+    run_body, run_head, seen, heads = stages_by_hand([0, 9])
+    walk(STAGES, run_body, run_head, numbered(2), policy=Policy((EXITS[1], FULL), (0.9,), (1.0, 1.0)))
+    assert heads == [1, 2]  # the head of exit 1 does not run
+
+
+def test_a_point_that_is_asked_for_is_not_walked_past():
+    engine = Chain(0, 0, 0)
+    answer = ask(predictor(engine), point="exit=1", cancel=threading.Event())
+    assert (answer.point, answer.reason, engine.ran) == ("exit=1", "asked", [0])
+
+
+@pytest.mark.parametrize("limit", [float("nan"), -1.0, float("inf"), "5", True])
+@pytest.mark.parametrize("name", ["deadline_ms", "budget_macs", "min_confidence"])
+def test_a_limit_that_is_no_number_is_refused(name, limit):
+    made = predictor(Chain(0, 0, 0))
+    with pytest.raises(PointError, match=f"{name} is"):
+        ask(made, **{name: limit})
+    with pytest.raises(PointError, match="budget_ms is"):
+        made.predict_many([], budget_ms=limit)
+
+
+def test_a_confidence_is_at_most_one():
+    with pytest.raises(PointError, match="min_confidence is 5"):
+        ask(predictor(Chain(0, 0, 0)), min_confidence=5)
+
+
+@pytest.mark.parametrize("given", [None, 5, [X], {}, (), ([[1.0]],), (X, X), X[:0], X[0], "x.png"])
+def test_an_input_that_is_none_is_refused_by_name(given):
+    with pytest.raises(DataError, match="the input is of type|inputs of shapes|nothing says how files"):
+        predictor(Chain(0, 0, 0)).predict(given)
+
+
+def test_a_budget_needs_known_costs():
+    made = predictor(Chain(0, 0, 0))
+    made._rows = {}
+    with pytest.raises(PointError, match="not known here"):
+        ask(made, budget_macs=1e12)
+
+
+@pytest.mark.parametrize("chain", [True, False])
+def test_a_batch_of_a_new_size_is_not_measured_within_its_deadline(chain):
+    """It is expected to take as long as its samples one by one, until enough such calls have been seen."""
+    engine = Chain(1, 1, 20)  # whatever the batch
+    made = predictor(engine, chain)
+    four = np.zeros((4, 2), np.float32)
+    answers = made.predict(four, deadline_ms=60)
+    assert len(engine.ran) == (2 if chain else 1)
+    assert {answer.point for answer in answers} == {"exit=2"}  # 4 x 22 ms would be too long
+    for _ in range(10):
+        made.predict(four, deadline_ms=1000)
+    assert {answer.point for answer in made.predict(four, deadline_ms=60)} == {"full"}
+    with pytest.raises(LateError):
+        made.predict(np.zeros((64, 2), np.float32), deadline_ms=10, strict=True)
+
+
+def test_a_chain_that_ends_before_the_full_model_does_not_say_so():
+    logits = np.eye(3, dtype=np.float32)[:1]
+    [(point, _, why)] = walk(STAGES[:2], lambda k, state: state, lambda k, state: logits, (X,), left_ms=1e6)
+    assert (point, why) == ("exit=2", "largest")
+
+
+def test_many_files_share_a_budget(monkeypatch):
+    engine = Chain(1, 1, 60)
+    made = predictor(engine)
+    monkeypatch.setattr("supple.inference.predictor.taken", lambda given, *_: ((X,), True))
+    answers = made.predict_many(["a", "b", "c"], budget_ms=10_000)
+    assert [answer.point for answer in answers] == ["full"] * 3
+    assert {answer.point for answer in made.predict_many(["a", "b", "c"], budget_ms=55)} == {"exit=2"}
+
+
+def test_a_file_that_cannot_be_read_has_its_error_in_its_place(monkeypatch):
+    def read(given, *_):
+        if given == "b":
+            raise DataError("b is broken.", "Mend it.")
+        return (X,), True
+
+    monkeypatch.setattr("supple.inference.predictor.taken", read)
+    first, broken, last = predictor(Chain(0, 0, 0)).predict_many(["a", "b", "c"], budget_ms=10_000)
+    assert (first.point, last.point) == ("full", "full")
+    assert isinstance(broken, DataError)
+    assert broken.cause == "b is broken."
+
+
+def test_values_that_are_no_numbers_are_refused_before_an_engine_answers_them():
+    batch = np.zeros((3, 2), np.float32)
+    batch[1, 0] = np.nan
+    engine = Chain(0, 0, 0)
+    made = predictor(engine)
+    engine.ran.clear()
+    with pytest.raises(DataError, match="sample 1 of the batch holds"):
+        made.predict(batch)
+    assert engine.ran == []
+
+
+def test_what_cancels_is_an_event():
+    with pytest.raises(PointError, match="cancel is True"):
+        ask(predictor(Chain(0, 0, 0)), cancel=True)
+
+
+def test_the_largest_exit_there_is_answers_what_no_exit_is_sure_of():
+    logits = np.eye(3, dtype=np.float32)[:1]
+    policy = stop_above(EXITS[:2], 0.99)
+    [(point, _, why)] = walk(STAGES[:2], lambda k, state: state, lambda k, state: logits, (X,), policy=policy)
+    assert (point, why) == ("exit=2", "largest")
+
+
+# --- one rule for every path ------------------------------------------------------------------------------------------
+
+
+def test_at_equal_scores_the_cheaper_point_is_chosen():
+    rows = [Row(name, macs=10 * (k + 1), metric="accuracy", score=0.7) for k, name in enumerate(NAMES)]
+    made = predictor(Chain(1, 1, 1), chain=False, ladder=Ladder(rows))
+    assert ask(made, deadline_ms=1000).point == "exit=1"
+    assert ask(made, budget_macs=1000).point == "exit=1"
+    assert str(Ladder(rows).best_under(macs=1000)) == "exit=1"
+
+
+def test_where_lower_is_better_a_point_that_was_scored_goes_before_one_that_was_not():
+    facts = {"metric": "mae", "higher_is_better": False}
+    rows = [
+        Row("exit=1", macs=10, score=9.0, **facts),
+        Row("exit=2", macs=20, score=8.0, **facts),
+        Row("full", macs=30),
+    ]
+    made = predictor(Chain(1, 1, 1), chain=False, ladder=Ladder(rows))
+    assert ask(made, budget_macs=1000).point == "exit=2"
+
+
+def test_without_a_chain_points_are_run_one_after_the_other_until_one_is_sure():
+    engine = Chain(1, 1, 1)
+    made = predictor(engine, chain=False)
+    answer = ask(made, min_confidence=0.9)
+    assert (engine.ran, answer.point, answer.reason) == ([0], "exit=1", "confident")
+    engine.ran.clear()
+    answer = ask(made, min_confidence=1.0)
+    assert (engine.ran, answer.point, answer.reason) == ([0, 1, 2], "full", "full")
+
+
+# --- a policy is never slower than the static model -------------------------------------------------------------------
+
+
+def costs_by_hand(stage_ms: float, per_sample_ms: float, take_ms: float, full_ms: float) -> ChainCosts:
+    """Every body and head of a batch of n takes stage_ms + n per_sample_ms."""
+    latency = LatencyEstimator()
+    costs = ChainCosts(latency)
+    for size in costs.sizes(8):
+        for k in range(3):
+            for kind in ("body", "head"):
+                latency.learn((kind, k, size), [stage_ms + per_sample_ms * size])
+            latency.learn(("take", k, size), [take_ms])
+    latency.learn(("point", "full", 8), [full_ms])
+    costs.measured(8)
+    return costs
+
+
+def test_gathering_pays_where_the_next_stage_saves_more():
+    assert ChainCosts.sizes(8) == [8, 4, 2, 1]
+    costs = costs_by_hand(1.0, 0.5, 1.9, 0.0)
+    # The next stage, body and head, takes 2 x 0.5 ms less for every sample that leaves.
+    assert costs.pays(STAGES, 1, 6, 8)
+    assert not costs.pays(STAGES, 1, 7, 8)
+    assert costs.pays(STAGES, 1, 99, 100)  # never measured: as if it did
+
+
+def test_a_policy_that_saves_nothing_for_a_batch_leaves_the_answer_to_the_static_model():
+    policy = Policy(EXITS, (0.9, 0.9), (1.0, 1.0, 1.0), shares=(0.5, 0.25, 0.25))
+    costs = costs_by_hand(1.0, 0.5, 0.25, 30.0)
+    # 8 samples: body and head 5 + 5; half leave (0.25); 4: 3 + 3; half of these leave; 2: the last head 2.
+    assert costs.expected_ms(STAGES, policy, 8) == pytest.approx(10 + 0.25 + 6 + 0.25 + 2)
+    assert costs.saves(STAGES, policy, 8)
+    costs.latency.learn(("point", "full", 8), [18.0])
+    assert not costs.saves(STAGES, policy, 8)
+    engine = Chain(1, 1, 1)
+    made = predictor(engine, policy=policy)
+    made.costs.saves = lambda *_: False
+    (answer,) = made.predict(X, confident=True)
+    assert (answer.point, answer.reason) == ("full", "full")
+    made.costs.saves = lambda *_: True
+    (answer,) = made.predict(X, confident=True)
+    assert (answer.point, answer.reason) == ("exit=1", "confident")

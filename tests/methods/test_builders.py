@@ -1,0 +1,134 @@
+"""One call makes a flexible model of a network by name, or of a module; each runs all its points."""
+
+import inspect
+from typing import Any
+
+import pytest
+import torch
+from test_exits import Two
+from torch import nn
+from torch.testing import assert_close
+
+import supple
+from supple.backbones.networks import timm_network
+from supple.backbones.vit import Vit
+from supple.errors import RecipeError
+from supple.methods import METHODS, build, builders
+from supple.model import FlexibleModel
+from supple.point import FULL, Point
+
+SHAPE = (3, 32, 32)
+VIT = "vit_tiny_patch16_224"
+CHAIN = nn.Sequential(
+    nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 5)
+)
+SMALL = {"num_classes": 5, "input_shape": SHAPE, "args": {"depth": 4, "embed_dim": 24, "patch_size": 8}}
+
+BUILT: dict[str, tuple[Any, dict[str, Any], list[str]]] = {  # by builder: a network, settings, the points
+    "exits": ("resnet18", {"at": ["layer1", "layer2"], "branch": "cnn"}, ["exit=1", "exit=2", "full"]),
+    "slim": ("mobilenet_v1", {"widths": [0.5, 1]}, ["width=0.5", "full"]),
+    "shuffle": (
+        VIT,
+        {"variant": "position"},
+        ["layers=1-2-3", "layers=1-2-3-4-5-6", "layers=1-2-3-4-5-6-7-8-9", "full"],
+    ),
+    "skip": (VIT, {"oracle": "shared"}, ["skip=0.5", "full"]),
+    "dense": (VIT, {"dropout": 0.0}, ["full"]),
+    "prunable": (VIT, {"gamma": 1e-3}, ["full"]),
+    "nested": (VIT, {"widths": [0.5]}, ["width=0.5", "full"]),
+    "static": ("resnet18", {"learn": "norms"}, ["full"]),
+}
+
+
+@pytest.mark.parametrize("name", BUILT)
+@torch.inference_mode()
+def test_a_named_network_runs_all_its_points_and_knows_its_recipe(name: str) -> None:
+    network, settings, points = BUILT[name]
+    torch.manual_seed(0)
+    model: FlexibleModel = getattr(supple, name)(network, num_classes=5, input_shape=SHAPE, **settings)
+    x = torch.randn(2, *SHAPE)
+    outputs = model.eval()(x, points)
+    assert [str(output.point) for output in outputs] == points == [str(point) for point in model.points]
+    assert all(output.logits.shape == (2, 5) for output in outputs)
+    assert (model.input_shape, model.task) == (SHAPE, "classes")
+    assert model.backbone_spec is not None
+    method = next(key for key, kind in METHODS.items() if isinstance(model, kind))
+    lists = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
+    again = build(model.backbone_spec, {"name": method, **lists}, 5, SHAPE).eval()
+    again.load_state_dict(model.state_dict())
+    assert_close(again(x), model(x))
+
+
+MODULES = {
+    "exits": (Two(), {"at": "a", "input_shape": (3, 16, 16)}),
+    "slim": (CHAIN, {"widths": (0.5, 1.0), "input_shape": SHAPE}),
+    **{name: (Vit(model=VIT, **SMALL), {"input_shape": SHAPE}) for name in ("shuffle", "skip", "dense")},
+    **{name: (timm_network(model=VIT, **SMALL), {"input_shape": SHAPE}) for name in ("prunable", "nested", "static")},
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+@torch.inference_mode()
+def test_a_module_runs_all_its_points_and_has_no_recipe(name: str) -> None:
+    network, words = MODULES[name]
+    model: FlexibleModel = getattr(supple, name)(network, num_classes=10 if name == "exits" else 5, **words)
+    outputs = model.eval()(torch.randn(2, *words["input_shape"]), model.points)
+    assert [output.point for output in outputs] == list(model.points)
+    assert all(output.logits.isfinite().all() for output in outputs)
+    assert model.backbone_spec is None
+    assert model.input_shape == words["input_shape"]
+
+
+def test_every_method_that_comes_with_supple_has_a_builder_with_its_settings_and_defaults() -> None:
+    """Save where the builder says otherwise: `way` depends on whether the network is cut."""
+    made = {inspect.signature(getattr(builders, name)).return_annotation: getattr(builders, name) for name in BUILT}
+    for method in METHODS.values():
+        if not method.__module__.startswith("supple.methods."):
+            continue
+        words = inspect.signature(made[method]).parameters
+        for name, setting in inspect.signature(method).parameters.items():
+            if setting.kind is setting.KEYWORD_ONLY and name not in ("num_classes", "input_shape", "way"):
+                assert words[name].default == setting.default, (method, name)
+        assert {"network", "num_classes", "input_shape", "pretrained"} <= set(words)
+
+
+def test_a_network_with_exits_of_its_own_needs_no_cuts_and_learns_with_them() -> None:
+    model = supple.exits("msdnet", num_classes=5, input_shape=SHAPE)
+    assert model.way == "end_to_end"
+    assert model.points[0] == Point(exit=1)
+    assert model.backbone_spec is not None
+    assert model.backbone_spec["name"] == "msdnet"
+
+
+def test_timm_says_what_is_not_given_and_its_weights_are_fetched_when_asked_for(monkeypatch: Any) -> None:
+    fetched = []
+    monkeypatch.setattr(builders, "fetch", lambda *given: fetched.append((given[0], given[2]["model"], given[3])))
+    with torch.device("meta"):
+        model = supple.static("resnet18", pretrained=True)
+        supple.shuffle("deit_tiny_patch16_224", pretrained=True)
+    assert model(torch.empty(1, 3, 224, 224, device="meta"), FULL).shape == (1, 1000)
+    assert fetched == [("timm", "resnet18", (3, 224, 224)), ("vit", "deit_tiny_patch16_224", (3, 224, 224))]
+
+
+@pytest.mark.parametrize(
+    ("builder", "network", "words", "named"),
+    [
+        ("static", Two(), {}, "shape of an input is not known"),
+        ("static", Two(), {"input_shape": (3, 16, 16), "num_classes": 3}, "gives 10 numbers"),
+        ("static", Two(), {"input_shape": (3, 16, 16), "pretrained": True}, "pretrained is set"),
+        ("static", "resnet19", {}, 'timm has no network "resnet19"'),
+        ("slim", "mobilenet_v1", {}, "has no input_shape and num_classes of its own"),
+        ("slim", "resnet18", {}, "not one chain of layers"),
+        ("slim", "mobilenet_v1", {"input_shape": SHAPE, "num_classes": 5, "widths": [0.5]}, "must rise"),
+        ("shuffle", "resnet18", {}, "cannot change places"),
+        ("skip", Two(), {"input_shape": (3, 16, 16)}, "no stem, blocks and head"),
+        ("nested", "resnet18", {}, "ResNet"),
+        ("exits", "resnet18", {}, "where to cut"),
+    ],
+)
+def test_what_cannot_be_built_is_refused_with_the_reason(
+    builder: str, network: Any, words: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(RecipeError, match=named) as caught:
+        getattr(supple, builder)(network, **words)
+    assert caught.value.cure
