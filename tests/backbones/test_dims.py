@@ -212,9 +212,9 @@ def test_networks_that_cannot_be_cut_are_refused_with_the_reason(model, args, re
         (((8, 96), (9, 96)), "block 2 cannot keep 9 and 96 dimensions: it has 8 and 96"),
         (((0, 96), (8, 96)), "block 1 cannot keep 0 and 96"),
         (((8, 96), (8, 97)), "block 2"),
-        ((8, 96), "no list of pairs"),
-        (("ab", "cd"), "no list of pairs"),
-        (None, "no list of pairs"),
+        ((8, 96), "not a list of pairs"),
+        (("ab", "cd"), "not a list of pairs"),
+        (None, "not a list of pairs"),
     ],
 )
 def test_a_shape_that_does_not_fit_is_refused(shape, said):

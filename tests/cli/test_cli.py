@@ -479,7 +479,7 @@ def test_a_demo_that_was_interrupted_goes_on(command, monkeypatch, tmp_path):
         raise CheckpointError(f"{folder} {resume}")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("supple.cli.demo.train", train)
+    monkeypatch.setattr("supple.cli._demo.train", train)
     assert "runs/demo False" in command("demo").err
     Path("runs/demo").mkdir(parents=True)
     Path("runs/demo/recipe.yaml").touch()
@@ -489,7 +489,7 @@ def test_a_demo_that_was_interrupted_goes_on(command, monkeypatch, tmp_path):
 def test_the_demo_trains_measures_predicts_and_says_what_to_try_next(command, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     short = load_recipe("pocket/digits.yaml", ["train.epochs=1", "data.limit=256"])
-    monkeypatch.setattr("supple.cli.demo.load_recipe", lambda name: short)
+    monkeypatch.setattr("supple.cli._demo.load_recipe", lambda name: short)
     (tmp_path / "runs/demo").mkdir(parents=True)
     said = command("demo")
     assert said.status == 0
@@ -521,7 +521,7 @@ def test_the_demo_trains_measures_predicts_and_says_what_to_try_next(command, mo
         (("predict", "RUN", "x.png", "--point", "full", "--deadline-ms", "1"), ("--point", "Give one")),
         (("predict", "RUN", "x.png", "--point", "exit=one"), ('"one"', "exit=2")),
         (("predict", "RUN", "x.png", "--point", "depth=2"), ('"depth=2"', "exit=2")),
-        (("predict", "RUN", "x.png", "--point", "exit=9"), ("no point exit=9", "exit=1, exit=2, full")),
+        (("predict", "RUN", "x.png", "--point", "exit=9"), ("Point(exit=9)", "exit=1 to exit=3")),
         (("evaluate", "RUN", "train.lr=1"), ("train.lr=1", "Only data.*")),
         (("evaluate", "RUN", "--point", "width=0.5"), ("Point(width=0.5)", "exit=1, exit=2, full")),
         (("train", "RUN"), ("RUN", "--resume")),

@@ -676,7 +676,7 @@ def test_an_engine_names_a_picture_without_sound_and_answers_the_others(runs, cr
     silent = shutil.copy(crowd_folder / "images" / "00.png", tmp_path / "silent.png")
     said = command("predict", runs / "exits", silent, crowd_folder / "images" / "01.png", "--engine", "torch")
     assert said.status == 2
-    assert "silent.png has no sound" in said.err
+    assert "silent.png: there is no sound" in said.err
     assert "01.png" in said.out
 
 

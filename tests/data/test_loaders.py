@@ -163,7 +163,7 @@ def test_settings_of_a_recipe_that_make_a_model_are_refused(tmp_path):
 )
 def test_scores_do_not_depend_on_the_kind_of_data(data):
     net, told = model().eval(), []
-    scores = evaluate(net, data, batch_size=16, watch=told.append)
+    scores = evaluate(net, data, batch_size=16, on_progress=told.append)
     assert sum(told) == N
     for score, point in zip(scores, net.points, strict=True):
         assert score.n == N

@@ -130,7 +130,7 @@ BAD = {
     "text": (b"hello" * 100, "not a readable sound"),
     "half a header": (wav(sine(440))[:20], "not a readable sound"),
     "no samples": (wav(np.zeros(0)), "holds no samples"),
-    "NaN": (wav(np.array([0.0, math.nan]), subtype="FLOAT"), "no numbers"),
+    "NaN": (wav(np.array([0.0, math.nan]), subtype="FLOAT"), "not numbers"),
     "infinite": (wav(np.array([0.0, -math.inf]), subtype="DOUBLE"), "infinite"),
     "too loud": (wav(np.array([0.0, 1e30]), subtype="FLOAT"), "full scale is 1"),
     "nine channels": (wav(np.zeros((10, 9))), "9 channels; the limit is 8"),

@@ -171,8 +171,8 @@ def test_profile_counts_a_pruned_shape_without_training(command, page, tmp_path)
         ("[1, 2, 3]", ("method.kept",)),
         ('{"a": 1}', ("method.kept",)),
         ("[[7, 57], [7, 57], [7.5, 1]]", ("method.kept",)),
-        ("[[7, 57], [7, 57], [true, 1]]", ("[True, 1] is no pair of whole numbers",)),
-        ('[[7, 57], [7, 57], ["7", 1]]', ("is no pair of whole numbers",)),
+        ("[[7, 57], [7, 57], [true, 1]]", ("[True, 1] is not a pair of whole numbers",)),
+        ('[[7, 57], [7, 57], ["7", 1]]', ("is not a pair of whole numbers",)),
         ("[" * 100_000, ("method.kept", "cannot be read")),
         (" " * 2_000_000, ("it is larger than",)),
         ("not json", ("method.kept", "cannot be read", "a pair for each block")),
@@ -185,7 +185,7 @@ def test_a_kept_file_that_does_not_fit_is_refused(command, page, tmp_path, text,
 
 def test_a_kept_file_that_is_not_there_is_refused(command, page):
     command("profile", page, "method.kept=nowhere.json").refused(2, "nowhere.json", "cannot be read")
-    command("profile", page, "method.kept=/dev/zero").refused(2, "/dev/zero", "it is no file")
+    command("profile", page, "method.kept=/dev/zero").refused(2, "/dev/zero", "it is not a file")
 
 
 def test_a_backbone_takes_a_kept_file_too(command, page, tmp_path):

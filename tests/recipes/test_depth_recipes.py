@@ -126,7 +126,7 @@ def test_dynamic_has_the_hyperparameters_of_table_2(kind, layers):
     twice = 2 if kind == "dt" else 1
     assert (one.data.batch_size, one.train.epochs) == (768 * twice, 200 * twice)
     assert (one.train.lr, one.train.weight_decay, one.train.warmup) == (1e-3, 5e-5, 5)
-    assert (one.data.policy, one.loss["smoothing"]) == ("autoaugment", 0.1)
+    assert (one.data.augment, one.loss["smoothing"]) == ("autoaugment", 0.1)
     methods: dict[str, dict[str, Any]] = {
         "base": {"name": "static"},
         "wdc": {"name": "dense", "dropout": 0.0},

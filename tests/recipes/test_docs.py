@@ -133,13 +133,13 @@ def test_the_walk_through_a_new_data_set_trains_with_its_own_setting(tmp_path, m
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory) -> Path:
     """A folder with runs/demo inside, as `supple demo` leaves it, but trained more briefly."""
-    from supple.cli.demo import run_demo
+    from supple.cli._demo import run_demo
 
     folder = tmp_path_factory.mktemp("readme")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr(
-            "supple.cli.demo.load_recipe", lambda name: load_recipe(name, ["train.epochs=2", "train.threads=1"])
+            "supple.cli._demo.load_recipe", lambda name: load_recipe(name, ["train.epochs=2", "train.threads=1"])
         )
         run_demo(Path("runs/demo"), quiet=True)
     os.symlink(ROOT / "recipes", folder / "recipes")
@@ -180,11 +180,11 @@ def test_the_example_lets_sure_images_leave_early(demo, capsys):
     nobody_stays = capsys.readouterr().out.splitlines()
     assert nobody_stays[0].split()[:4] == ["exit=1", "answers", "359", "images;"]
     assert len(nobody_stays) == 2
-    module["main"](str(demo / "runs" / "demo"), 1.1)
+    module["main"](str(demo / "runs" / "demo"), 1.0)
     everybody_stays = capsys.readouterr().out.splitlines()
     assert [line.split()[2] for line in everybody_stays[:-1]] == ["0", "0", "0", "359"]
     full = checkpoint.load(demo / "runs" / "demo").ladder.rows[-1].score
-    assert everybody_stays[-1] == f"accuracy {100 * full:.1f} % at confidence 1.1"
+    assert everybody_stays[-1] == f"accuracy {100 * full:.1f} % at confidence 1"
 
 
 def test_every_page_named_in_the_readme_exists():

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import torch
-
 from supple.cli.common import Json, print_json
 from supple.data._io.paths import search_paths
 from supple.machine import has_bf16, instruction_set, machine
@@ -23,6 +21,8 @@ class Finding:
 
 def examine() -> list[Finding]:
     """The findings, in the order a person would ask."""
+    import torch
+
     capability = torch.backends.cpu.get_cpu_capability()
     findings = [
         Finding("python", True, platform.python_version()),

@@ -49,6 +49,10 @@ def predict(
         named = "--point, --deadline-ms, --budget-macs, --confident or --min-confidence"
         raise RecipeError(f"more than one of {named} is given.", "Give one of them.")
     made = predictor(run, "torch" if draw is not None else engine, threads or cores(), warm=deadline_ms is not None)
+    stops = confident or (min_confidence is not None and made.task.min_score is None)  # else it limits what is listed
+    if stops and not made.task.confidence:
+        named = "--confident" if confident else "--min-confidence"
+        raise RecipeError(f"{named} is not for the task {made.task.name}: no exit says how sure it is.", "Use --point.")
     if confident:
         _must_be_calibrated(run, made)
     how: dict[str, Any] = {"point": point, "deadline_ms": deadline_ms, "confident": confident}
@@ -94,7 +98,7 @@ def _results(
 def _must_be_calibrated(run: Path, made: "Predictor") -> None:
     from supple.inference.bundle import is_bundle
 
-    if made.policy is None and made.task.confidence and not is_bundle(run):
+    if made.policy is None and not is_bundle(run):
         file = run / "policy.json"
         cause = f"{file} {'was made for other weights' if file.is_file() else 'does not exist'}."
         raise CheckpointError(cause, f"Make it: supple calibrate {run} --budget-macs 0.5x.")

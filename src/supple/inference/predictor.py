@@ -49,11 +49,13 @@ class Predictor:
         ladder: Ladder,
         shape: tuple[Any, ...],  # of one sample: its sides, or the shapes of its parts
         policy: Policy | None = None,  # when to stop, as `supple calibrate` has found
+        check: Callable[[Point], Point] | None = None,  # the one spelling of a point, or why it cannot be run
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.engine, self.graphs, self.task, self.classes, self.ladder = engine, graphs, task, classes, ladder
         self.preprocess, self.policy, self.shape = preprocess, policy, shape
         self.points = tuple(map(Point.parse, graphs.points))
+        self._check = check
         self.latency, self._clock, self._measured = LatencyEstimator(), clock, False
         self.costs = ChainCosts(self.latency)
         self._rows = {row.point: row for row in reversed(ladder.rows)}  # the first of each point
@@ -239,7 +241,8 @@ class Predictor:
 
     def _named(self, point: Point | str) -> str:
         """A point that is here, in its one spelling: the last exit is the full model."""
-        asked, names = str(point if isinstance(point, Point) else Point.parse(str(point))), list(self.graphs.points)
+        wanted = point if isinstance(point, Point) else Point.parse(str(point))
+        asked, names = str(wanted if self._check is None else self._check(wanted)), list(self.graphs.points)
         exits = [stage.point for stage in self.graphs.stages if stage.point is not None]
         if exits and asked == f"exit={len(exits)}":
             asked = exits[-1]

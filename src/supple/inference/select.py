@@ -296,4 +296,5 @@ def of_model(model: "FlexibleModel", threads: int, precision: str = "fp32") -> P
         ladder=Ladder([*own, *(row for row in profile(model) if row.point not in known)]),
         shape=model.input_shape,
         policy=model.policy,
+        check=model.check,
     )

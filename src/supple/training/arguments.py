@@ -37,7 +37,7 @@ def checked_arguments(
     takes = f"{name} takes {', '.join(parameters) or 'no arguments'}.{remark}"
     for one in given:
         if one not in parameters:
-            guess = did_you_mean(one, parameters) if parameters else ""
+            guess = did_you_mean(str(one), parameters) if parameters else ""
             cure = f"{guess} {takes}" if guess.startswith("Did") else takes
             raise RecipeError(f'unknown key "{key}.{one}".', cure)
     for one, parameter in parameters.items():
