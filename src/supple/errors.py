@@ -14,7 +14,7 @@ class SuppleError(Exception):
 
 
 class PointError(SuppleError):
-    """A point this model cannot run, or text that is no point."""
+    """A point this model cannot run, or text that is not a point."""
 
 
 class RecipeError(SuppleError):

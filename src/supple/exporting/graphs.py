@@ -23,7 +23,7 @@ class Graph:
     module: nn.Module
     inputs: tuple[Tensor, ...]  # of two samples
     point: Point | None = None  # whose logits it gives
-    role: str = "point"  # or body, head: of a stage; stem, gate, block, head: see runtime/skipping.py
+    role: str = "point"  # or body, head: of a stage; stem, gate, block, head: see inference/skipping.py
 
 
 class FlatPoint(nn.Module):

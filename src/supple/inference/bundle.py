@@ -30,9 +30,7 @@ class Check:
     precision: str
     machine: str
     difference: float | None = None  # fp32: the largest from PyTorch
-    lost: dict[str, float] = field(
-        default_factory=dict
-    )  # int8, bf16: the score that each point lost on held-out samples
+    lost: dict[str, float] = field(default_factory=dict)  # int8, bf16: of each point's score, on validation samples
     left_out: tuple[str, ...] = ()  # int8, bf16: points, or the chain, that lost too much
 
     def holds_here(self) -> bool:

@@ -2,7 +2,7 @@
 
 A branch is made for one tap and reads the batch in the tap's own layout; where the tap has sound, it is given a pair:
 the map, and what was heard (batch, sound). Its settings are its keyword arguments; in a recipe they stand under
-`method.branch`. To add one, write its class here and name it in `branch_choice.py`.
+`method.branch`. To add one, write its class here and name it in `BRANCHES`.
 """
 
 import itertools

@@ -1,1 +1,0 @@
-"""Running points: timing them, and the machine they are timed on."""
