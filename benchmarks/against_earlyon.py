@@ -17,17 +17,18 @@ import warnings
 import timm
 import torch
 import torchvision
-from supple.early import run_policy, stopping_at
-from supple.policies import sure_above
 from torch import Tensor, nn
 from torch.testing import assert_close
 
 import supple
 from supple.cost import count_macs, profile
+from supple.inference.calibration import stopping_at
+from supple.inference.select import of_model
 from supple.inference.timing import interleave
 from supple.machine import machine
 from supple.methods.exits import Exits
 from supple.point import FULL, Point
+from supple.policy.policy import stop_above
 
 SHAPE = (3, 224, 224)
 TIE = 1.05  # what repeated runs differ by
@@ -73,14 +74,16 @@ def latencies(rounds: int) -> None:
     model, other = pair(torchvision.models.resnet18(), LAYERS)
     told(other)
     x = torch.randn(1, *SHAPE)
-    policy = sure_above(model.points, math.inf)
+    policy, one = stop_above(model.points, math.inf), of_model(model, torch.get_num_threads())
     calls = {}
     for place, point in enumerate(model.points):
         theirs = -1 if point == FULL else place
         calls |= {
             f"supple {point}": lambda p=point: model(x, p),
             f"earlyon {point}": lambda p=theirs: stop_at(other, p, True, x),
-            f"supple {point} policy": lambda p=place: run_policy(model, x, stopping_at(policy, p)).logits,
+            f"supple {point} policy": lambda p=place: torch.from_numpy(
+                one.walk((x.numpy(),), stopping_at(policy, p))[0].logits
+            )[None],
             f"earlyon {point} policy": lambda p=theirs: stop_at(other, p, False, x),
         }
     with torch.inference_mode():

@@ -39,7 +39,7 @@ def per_exit(one: Predictor, x: np.ndarray, rounds: int = 50) -> list[tuple[floa
 
 def first_exit(one: Predictor, x: np.ndarray, calls: int = 200) -> float:
     """p95 in ms of asking for the first exit, the whole chain in between as later on: nothing is answered sooner."""
-    name, asked = next(name for name in one.stages if name is not None), []
+    name, asked = next(stage.point for stage in one.stages if stage.point is not None), []
     for call in range(calls):
         given = x[call % len(x)][None]
         asked.append(one.predict(given, point=name)[0].elapsed_ms)
@@ -50,8 +50,9 @@ def first_exit(one: Predictor, x: np.ndarray, calls: int = 200) -> float:
 def through(one: Predictor, given: np.ndarray) -> list[tuple[float, np.ndarray | None]]:
     """When each stage of the chain ended, in ms, and what it answered."""
     state, start, ended = (given,), time.perf_counter(), []
-    for k in range(len(one.stages)):
-        state, logits = one.engine.run_stage(k, state)
+    for stage in one.stages:
+        state = state if stage.body is None else one.engine.run(stage.body, state)
+        logits = None if stage.head is None else one.engine.array(one.engine.run(stage.head, state)[0])
         ended.append((1000 * (time.perf_counter() - start), logits))
     return ended
 
@@ -63,7 +64,7 @@ def deadlines(one: Predictor, x: np.ndarray, y: np.ndarray, calls: int) -> None:
     low, high = first_exit(one, x), 2 * per_exit(one, x)[-1][1]
     rng = np.random.default_rng(0)
     in_time, right, best = 0, 0, 0.0
-    names = [name for name in one.stages if name is not None]
+    names = [stage.point for stage in one.stages if stage.point is not None]
     for call in range(calls):
         place = call % len(x)
         deadline = float(rng.uniform(low, high))
@@ -88,16 +89,16 @@ def overhead(one: Predictor, x: np.ndarray, calls: int = 400) -> None:
     bare, whole, switched = [], [], []
     for call in range(calls):
         start = time.perf_counter()
-        one.engine.run_point("full", (given,))
+        one.run_point("full", (given,))
         bare.append(1000 * (time.perf_counter() - start))
         start = time.perf_counter()
         one.predict(given, point="full")
         whole.append(1000 * (time.perf_counter() - start))
         name = points[call % len(points)]
         start = time.perf_counter()
-        one.engine.run_point(name, (given,))
+        one.run_point(name, (given,))
         again = time.perf_counter()
-        one.engine.run_point(name, (given,))
+        one.run_point(name, (given,))
         switched.append(1000 * ((again - start) - (time.perf_counter() - again)))
     extra = statistics.median(whole) - statistics.median(bare)
     print(f"| overhead of a call over the bare engine | {extra:.3f} ms | at most 0.2 ms |")

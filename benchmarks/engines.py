@@ -130,8 +130,10 @@ def chains(rounds: int, threads: int) -> None:
 
             def chain(k: int, one=one, x=x) -> None:
                 state = (x,)
-                for place in range(k):
-                    state, _ = one.engine.run_stage(place, state)
+                stages = one.stages[:k]
+                for stage in stages:
+                    state = state if stage.body is None else one.engine.run(stage.body, state)
+                one.engine.run(stages[-1].head, state)
 
             points = [str(point) for point in model.points]
             calls: dict[str, Callable[[], object]] = {}

@@ -14,14 +14,13 @@ import torch
 
 import supple
 from supple.data.images import ImageSet
-from supple.data.parts import labelled
+from supple.data.parts import Dataset, labelled
 from supple.data.preprocess import Preprocess
 from supple.inference.timing import interleave
 from supple.losses import distill_objective
 from supple.machine import machine
 from supple.methods.exits import Exits
 from supple.point import Point
-from supple.scoring import Dataset
 from supple.text import size
 from supple.training.feature_cache import compute, open_part
 

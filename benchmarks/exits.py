@@ -11,8 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from supple.judge import Half, judge
-from supple.stopping import Aim, fit
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -22,6 +20,7 @@ from supple.inference.timing import interleave
 from supple.machine import machine
 from supple.methods.exits import Exits
 from supple.point import FULL, Point
+from supple.policy.fitting import LogitSet, evaluate_policy, fit
 
 Piece = Callable[[Tensor], Tensor]
 
@@ -167,7 +166,7 @@ def thinning(rounds: int, batch: int = 64) -> None:
         )
 
 
-def outputs(count: int, seed: int, exits: int = 5, classes: int = 100) -> Half:
+def outputs(count: int, seed: int, exits: int = 5, classes: int = 100) -> LogitSet:
     """Made-up logits: every sample has a difficulty, and each exit is better than the one before."""
     rng = torch.Generator().manual_seed(seed)
     labels = torch.randint(classes, (count,), generator=rng)
@@ -177,7 +176,8 @@ def outputs(count: int, seed: int, exits: int = 5, classes: int = 100) -> Half:
         torch.randn(count, classes, generator=rng) + (1.5 + 4 * ease * (k + 2) / (exits + 1)) * truth
         for k in range(exits)
     ]
-    return Half((*(Point(exit=k) for k in range(1, exits)), FULL), logits, labels)
+    points = (*(Point(exit=k) for k in range(1, exits)), FULL)
+    return LogitSet(points, [each.numpy() for each in logits], labels.numpy())
 
 
 def calibration(count: int = 10_000) -> None:
@@ -190,13 +190,13 @@ def calibration(count: int = 10_000) -> None:
 
     print(f"\nCalibration: 5 exits, 100 classes, {count:,} samples, of which half decide and half judge\n")
     print("| aim | exits used | mean cost | accuracy (full) | seconds | goal |\n|---|---|---|---|---|---|")
-    for what, aim in {
-        "half of the full cost": Aim(budget=0.5),
-        "at most 1 point less accurate": Aim(drop=0.01),
+    for what, target in {
+        "half of the full cost": {"budget": 0.5},
+        "at most 1 point less accurate": {"drop": 0.01},
     }.items():
         start = time.perf_counter()
-        fitted = fit(first, aim, costs)
-        found = judge(fitted, second)
+        fitted = fit(first, costs, **target)
+        found = evaluate_policy(fitted, second)
         seconds = time.perf_counter() - start
         goal = "under 5" + ("" if seconds < 5 else ": **missed**")
         accuracy = f"{found.accuracy:.3f} ({found.full_accuracy:.3f})"

@@ -36,7 +36,7 @@ def predictors(
 ) -> dict[str, Predictor]:
     """A predictor for each engine that opens this kind of folder. Nothing is held against a score here."""
     noise = Noise(model.input_shape)
-    export(model, "0" * 64, folder, Wanted(to, precision, most_lost=2.0), Held(noise, noise, noise))
+    export(model, "0" * 64, folder, Wanted(to, precision, max_drop=2.0), Held(noise, noise, noise))
     bundle = open_bundle(folder)
     found = {f"{name} {bundle.precision}": of_bundle(bundle, name, threads) for name in available(to)}
     for one in found.values():

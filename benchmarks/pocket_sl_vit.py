@@ -17,7 +17,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
-from supple.policies import random_budgets
 
 from spread import interval, spread
 from supple.checkpoint import load
@@ -105,6 +104,17 @@ def differences(arms: list[str], seeds: list[int]) -> str:
         gains = [[scores("sl_vit", s)[p] - scores("cnn", s)[p] for p in ("exit=1", "exit=2")] for s in seeds]
         lines.append(f"| C6 | gain at exit 1 - gain at exit 2 | {interval([a - b for a, b in gains])} | | |")
     return "\n".join(lines)
+
+
+def random_budgets(right: torch.Tensor, costs: list[float], rng: torch.Generator) -> tuple[float, float]:
+    """Mean score and mean cost when every sample is stopped at an exit drawn uniformly from all: SL-ViT, Table 13.
+
+    right: (samples, exits), a score each; costs: of each exit alone. As in the paper, only the exit that answers is
+    paid for, not the branches passed on the way.
+    """
+    drawn = torch.randint(right.shape[1], (len(right),), generator=rng)
+    score = right.double().gather(1, drawn[:, None]).mean()
+    return float(score), float(torch.tensor(costs, dtype=torch.float64)[drawn].mean())
 
 
 @torch.inference_mode()

@@ -492,3 +492,16 @@ def test_an_export_that_was_interrupted_leaves_no_folder_that_answers(exits_copy
     [left] = (exits_copy / "export").iterdir()
     assert left.name.startswith(".onnx-fp32.")
     assert [choice.engine for choice in choices_for(exits_copy)] == ["torch"]
+
+
+def test_sessions_of_as_many_threads_share_one_pool(folder, monkeypatch):
+    from supple.inference.engines import onnxruntime as engine
+
+    asked = []
+    monkeypatch.setattr(engine, "_pool", [])
+    monkeypatch.setattr(engine.onnxruntime, "set_global_thread_pool_sizes", lambda *sizes: asked.append(sizes))
+    assert [engine.shares_pool(threads) for threads in (1, 2, 3, 2)] == [False, True, False, True]
+    assert asked == [(2, 1)]  # the first who asks decides: a pool cannot be changed
+    own = open_engine("onnxruntime", open_bundle(folder), 1)
+    assert own._options.use_per_session_threads
+    assert own._options.intra_op_num_threads == 1

@@ -10,6 +10,20 @@ from supple.inference.engines import Array, State, place_of
 Opened = tuple[onnxruntime.InferenceSession, dict[str, int]]  # and which of its inputs each one is
 
 
+_lock = threading.Lock()
+_pool: list[int] = []  # threads of the pool that all sessions of this process share
+
+
+def shares_pool(threads: int) -> bool:
+    """Whether sessions of so many threads use the pool of the process: its size is that of the first who asks. A pool
+    for every session of a chain takes longer (docs/benchmarks.md); one thread needs none."""
+    with _lock:
+        if threads > 1 and not _pool:
+            onnxruntime.set_global_thread_pool_sizes(threads, 1)
+            _pool.append(threads)
+        return _pool == [threads]
+
+
 class OnnxEngine:
     name = "onnxruntime"
     takes_missing = False
@@ -17,10 +31,13 @@ class OnnxEngine:
     def __init__(self, bundle: Bundle, threads: int, precision: str) -> None:
         self.bundle, self.precision = bundle, precision
         self._options = onnxruntime.SessionOptions()
-        self._options.intra_op_num_threads = threads
-        self._options.inter_op_num_threads = 1
         self._options.log_severity_level = 3
-        if threads > 1:  # a stage that has ended must not keep a core busy while the next one runs
+        if shares_pool(threads):
+            self._options.use_per_session_threads = False
+        else:
+            self._options.intra_op_num_threads = threads
+            self._options.inter_op_num_threads = 1
+            # A stage that has ended must not keep a core busy while the next one runs.
             self._options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self._sessions: dict[str, Opened] = {}
         self._lock = threading.Lock()
