@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,14 @@ from tiny import tiny_document, tiny_recipe
 torch.set_num_threads(1)  # one per xdist worker: more would only get in each other's way
 settings.register_profile("same", derandomize=True)  # the same examples in every run; hunt for others with
 settings.load_profile("same")  # pytest --hypothesis-profile=default
+
+
+@pytest.fixture(autouse=True)
+def same_threads() -> Iterator[None]:
+    """A predictor on PyTorch sets the number of threads of the process; the next test starts with what this one had."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(autouse=True)

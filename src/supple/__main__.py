@@ -2,6 +2,6 @@
 
 import sys
 
-from supple.cli import main
+from supple.cli import run
 
-sys.exit(main())
+sys.exit(run())

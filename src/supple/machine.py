@@ -61,3 +61,16 @@ def cores() -> int:
     """How many threads a program may use here, as torch counts them: OMP_NUM_THREADS, or all cores."""
     said = os.environ.get("OMP_NUM_THREADS", "")
     return max(1, int(said)) if said.isdecimal() else os.cpu_count() or 1
+
+
+_own: list[bool] = []
+
+
+def own_process() -> None:
+    """Says that this process runs nothing but supple: what only a process has (ONNX Runtime's pool of threads, beside
+    which no session may have one of its own) may be used. The command line does; a library must not."""
+    _own.append(True)
+
+
+def owns_process() -> bool:
+    return bool(_own)

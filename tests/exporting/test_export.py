@@ -494,14 +494,19 @@ def test_an_export_that_was_interrupted_leaves_no_folder_that_answers(exits_copy
     assert [choice.engine for choice in choices_for(exits_copy)] == ["torch"]
 
 
-def test_sessions_of_as_many_threads_share_one_pool(folder, monkeypatch):
+def test_sessions_share_one_pool_where_the_process_is_ours_and_nowhere_else(folder, monkeypatch):
+    """Beside such a pool no session of the process may have one of its own: a library must not make it."""
+    from supple import machine
     from supple.inference.engines import onnxruntime as engine
 
     asked = []
     monkeypatch.setattr(engine, "_pool", [])
+    monkeypatch.setattr(machine, "_own", [])
     monkeypatch.setattr(engine.onnxruntime, "set_global_thread_pool_sizes", lambda *sizes: asked.append(sizes))
-    assert [engine.shares_pool(threads) for threads in (1, 2, 3, 2)] == [False, True, False, True]
-    assert asked == [(2, 1)]  # the first who asks decides: a pool cannot be changed
-    own = open_engine("onnxruntime", open_bundle(folder), 1)
+    own = open_engine("onnxruntime", open_bundle(folder), 2)
     assert own._options.use_per_session_threads
-    assert own._options.intra_op_num_threads == 1
+    assert own._options.intra_op_num_threads == 2
+    machine.own_process()
+    assert [engine.shares_pool(threads) for threads in (1, 2, 3, 2)] == [False, True, True, True]
+    assert asked == [(2, 1)]  # the first decides: a pool cannot be changed
+    assert not open_engine("onnxruntime", open_bundle(folder), 2)._options.use_per_session_threads

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from supple.errors import SuppleError
+from supple.machine import own_process
 from supple.text import did_you_mean, say
 
 GROUPS = {
@@ -48,6 +49,12 @@ def overview() -> str:
     lines += ["yours first (it may register a backbone). Two commands to paste:"]
     lines += ["  supple demo", "  supple profile recipes/ipkd_ta/msdnet_cifar100_tam.yaml"]
     return "\n".join(lines)
+
+
+def run() -> int:
+    """The command line as a process of its own."""
+    own_process()
+    return main()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -6,22 +6,23 @@ import onnxruntime
 
 from supple.inference.bundle import Bundle
 from supple.inference.engines import Array, State, place_of
+from supple.machine import owns_process
 
 Opened = tuple[onnxruntime.InferenceSession, dict[str, int]]  # and which of its inputs each one is
 
 
 _lock = threading.Lock()
-_pool: list[int] = []  # threads of the pool that all sessions of this process share
+_pool: list[int] = []  # threads of the pool that all sessions of this process share; empty: each has its own
 
 
 def shares_pool(threads: int) -> bool:
-    """Whether sessions of so many threads use the pool of the process: its size is that of the first who asks. A pool
-    for every session of a chain takes longer (docs/benchmarks.md); one thread needs none."""
+    """Whether sessions use the pool of the process: they do once it is there, and the first with several threads makes
+    it where the process is supple's own (see machine.py). A pool for every session of a chain takes longer."""
     with _lock:
-        if threads > 1 and not _pool:
+        if threads > 1 and not _pool and owns_process():
             onnxruntime.set_global_thread_pool_sizes(threads, 1)
             _pool.append(threads)
-        return _pool == [threads]
+        return bool(_pool)
 
 
 class OnnxEngine:
