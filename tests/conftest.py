@@ -22,16 +22,10 @@ settings.load_profile("same")  # pytest --hypothesis-profile=default
 
 
 @pytest.fixture(autouse=True)
-def same_threads() -> Iterator[None]:
-    """A predictor on PyTorch sets the number of threads of the process; the next test starts with what this one had."""
-    before = torch.get_num_threads()
+def one_thread() -> Iterator[None]:
+    """A test that trains, predicts or measures may set another number; what is trained for all tests has one too."""
+    torch.set_num_threads(1)
     yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    """A test that trains or measures may have set another number."""
     torch.set_num_threads(1)
 
 
