@@ -294,7 +294,9 @@ def test_an_exported_folder_that_is_named_answers_whatever_it_has_lost(folder, t
     ]
     lossy = {"precision": "int8", "checks": checks}
     (copy / "manifest.json").write_text(json.dumps({**manifest, **lossy}))
-    predictor(copy, "onnxruntime", threads=1).close()
+    with predictor(copy, "onnxruntime", threads=1) as made:
+        assert [str(point) for point in made.points] == ["exit=2", "full"]  # without what was left out
+        assert made.predict(zeros(made.shape, 1))[0].point == "full"
 
 
 @pytest.mark.parametrize(

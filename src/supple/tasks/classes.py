@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from supple.errors import DataError
+from supple.policy.policy import probabilities
 from supple.tasks.task import Answer, Array, Metric, Task
 
 if TYPE_CHECKING:
@@ -22,14 +23,6 @@ def losses(output: "Output", target: "Tensor") -> "Tensor":
 
 def right(output: "Output", target: "Tensor") -> "Tensor":
     return (output.logits.argmax(1) == target).float()
-
-
-def probabilities(logits: Array) -> Array:
-    """Softmax over the last axis, in float32."""
-    logits = logits.astype(np.float32)
-    powers = np.exp(logits - logits.max(-1, keepdims=True))
-    result: Array = powers / powers.sum(-1, keepdims=True)
-    return result
 
 
 def answer(logits: Array, classes: Sequence[str]) -> list[Answer]:

@@ -1,4 +1,4 @@
-"""Any folder of class folders of sound files, or a zip of one. Only read, never written to."""
+"""Folders of class folders of sounds, or a zip of one: any, and GTZAN, whose clips are cut into pieces."""
 
 from contextlib import suppress
 from itertools import chain

@@ -1,4 +1,4 @@
-"""scikit-learn's handwritten digits: 1,797 grey images of 8 x 8, built in, no download."""
+"""Sets without a download: scikit-learn's handwritten digits (1,797, grey, 8 x 8), and stripes drawn for tests."""
 
 import math
 
