@@ -31,7 +31,7 @@ $(VENV)/core: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/dev: $(VENV)/core
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev,audio,detect,export]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev,audio,detect,export,table]"
 	touch $@
 
 clean:

@@ -20,11 +20,14 @@ LAYERS = (
     ("training",),
     ("inference", "surgery", "analysis"),
     ("exporting",),  # graphs are checked on the engines that will run them
+    ("opening",),
+    ("api",),
     ("cli", "__main__", "__init__"),
 )
 # Looked up when they are called, never when a module is loaded.
 LATE = {
     ("supple.ladder", "supple.reporting.plots"),  # Ladder.plot
+    ("supple.model", "supple.checkpoint"),  # model.save
     ("supple.model", "supple.surgery.deploy"),  # model.extract(deploy=True)
     ("supple.recipe", "supple.training.optim"),  # the names and arguments that a recipe may give
     ("supple.recipe", "supple.training.schedule"),

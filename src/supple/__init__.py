@@ -4,14 +4,32 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from supple.api import (
+        Run,
+        analyse,
+        bench,
+        calibrate,
+        evaluate,
+        export,
+        extract,
+        fit,
+        merge,
+        predict,
+        profile,
+        prune,
+        report,
+        train,
+    )
     from supple.backbones._cut.cut_points import cuts
     from supple.checkpoint import load
     from supple.errors import LateError, PointError, SuppleError
+    from supple.inference.result import Prediction
     from supple.inference.select import predictor
     from supple.ladder import Ladder, Row
     from supple.methods.builders import dense, exits, nested, prunable, shuffle, skip, slim, static
     from supple.model import FlexibleModel, Output, Stage
     from supple.point import FULL, Field, Group, Point, add_field
+    from supple.policy.policy import Policy
 
 __version__ = "0.6.0"
 __all__ = [
@@ -24,24 +42,56 @@ __all__ = [
     "Output",
     "Point",
     "PointError",
+    "Policy",
+    "Prediction",
     "Row",
+    "Run",
     "Stage",
     "SuppleError",
     "add_field",
+    "analyse",
+    "bench",
+    "calibrate",
     "cuts",
     "dense",
+    "evaluate",
     "exits",
+    "export",
+    "extract",
+    "fit",
     "load",
+    "merge",
     "nested",
+    "predict",
     "predictor",
+    "profile",
     "prunable",
+    "prune",
+    "report",
     "shuffle",
     "skip",
     "slim",
     "static",
+    "train",
 ]
 
 _HOME = {
+    "supple.api": (
+        "Run",
+        "analyse",
+        "bench",
+        "calibrate",
+        "evaluate",
+        "export",
+        "extract",
+        "fit",
+        "merge",
+        "predict",
+        "profile",
+        "prune",
+        "report",
+        "train",
+    ),
     "supple.backbones._cut.cut_points": ("cuts",),
     "supple.methods.builders": ("dense", "exits", "nested", "prunable", "shuffle", "skip", "slim", "static"),
     "supple.checkpoint": ("load",),
@@ -49,7 +99,9 @@ _HOME = {
     "supple.ladder": ("Ladder", "Row"),
     "supple.model": ("FlexibleModel", "Output", "Stage"),
     "supple.point": ("FULL", "Field", "Group", "Point", "add_field"),
+    "supple.inference.result": ("Prediction",),
     "supple.inference.select": ("predictor",),
+    "supple.policy.policy": ("Policy",),
 }
 
 

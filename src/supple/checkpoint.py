@@ -4,7 +4,10 @@ Nothing is ever unpickled. Writes go to a temporary file, are synced and renamed
 sha256 in the manifest, which is written last: a folder without one is a run that has not finished.
 """
 
+import hashlib
 import json
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -13,14 +16,14 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from supple.errors import CheckpointError, PointError
-from supple.files import sha256, staged, write
+from supple.files import as_bytes, sha256, staged, write
 from supple.ladder import Ladder
 from supple.model import FlexibleModel
 from supple.point import Point
 from supple.policy.policy import Policy
 from supple.recipe import Recipe, make_recipe
 
-FORMAT = 2
+FORMAT = 3
 WEIGHTS, MANIFEST, LADDER, POLICY = "model.safetensors", "manifest.json", "ladder.json", "policy.json"
 METRICS, RECIPE, STATE = "metrics.jsonl", "recipe.yaml", "state"
 
@@ -56,12 +59,15 @@ def _what_a_run_is(folder: Path) -> str:
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 
-def save(folder: Path, model: FlexibleModel, recipe: Recipe, facts: dict[str, Any] | None = None) -> None:
-    """Writes the weights and the manifest that vouches for them; neither is in place before both are on the disk."""
-    tensors = {name: value.contiguous() for name, value in model.state_dict().items()}
+def save(folder: Path, model: FlexibleModel, recipe: Recipe | None = None, facts: dict[str, Any] | None = None) -> None:
+    """Writes the weights and the manifest that vouches for them; neither is in place before both are on the disk.
+
+    recipe: how the model was made; None: as the model says itself.
+    """
     manifest = {
         "format": FORMAT,
-        "recipe": recipe.resolved(),
+        "recipe": (recipe or model.recipe or recipe_of_model(model)).resolved(),
+        "task": model.task,
         "classes": list(model.classes),
         "input_shape": list(model.input_shape or ()),
         "preprocess": model.preprocess.to_json() if model.preprocess is not None else None,
@@ -70,18 +76,58 @@ def save(folder: Path, model: FlexibleModel, recipe: Recipe, facts: dict[str, An
         "versions": versions(),
         **(facts or {}),
     }
-    with staged(folder / WEIGHTS, tensors) as weights:
+    with staged(folder / WEIGHTS, weights_of(model)) as weights:
         manifest["files"] = {WEIGHTS: sha256(weights)}
         with staged(folder / MANIFEST, json.dumps(manifest, indent=1)) as about:
             weights.replace(folder / WEIGHTS)
             about.replace(folder / MANIFEST)
 
 
-def load(folder: str | Path) -> FlexibleModel:
-    """Opens a run folder: the model in eval mode, with its ladder, policy, class names and preprocessing."""
+def save_new(folder: Path, model: FlexibleModel) -> Path:
+    """A model as a new run, with what was measured of it."""
+    check_out(folder)
+    save(folder, model)
+    save_ladder(folder, model.ladder)
+    if model.policy is not None:
+        save_policy(folder, model.policy)
+    return folder
+
+
+def check_out(out: Path) -> None:
+    """What is written needs a folder of its own."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise CheckpointError(f"{out} already exists and is not an empty folder.", "Choose a new folder with --out.")
+
+
+def weights_of(model: FlexibleModel) -> dict[str, Tensor]:
+    """On the CPU. Of tied weights, which safetensors does not know, each has a copy."""
+    found: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, value in model.state_dict().items():
+        tensor = value.detach().cpu().contiguous()
+        found[name] = tensor.clone() if tensor.data_ptr() in seen else tensor
+        seen.add(tensor.data_ptr())
+    return found
+
+
+def digest(model: FlexibleModel) -> str:
+    """The sha256 that the file of its weights has, or would have."""
+    return hashlib.sha256(as_bytes(weights_of(model))).hexdigest()
+
+
+def recipe_of_model(model: FlexibleModel, **sections: Any) -> Recipe:
+    """What a model in hand says of itself as a recipe; what has no name is left empty."""
+    known = {"data": {}, "backbone": model.backbone_spec or {}, "method": model.method_spec or {}}
+    return make_recipe({**known, **sections}, where="the model", partial=True)
+
+
+def load(folder: str | Path, factory: Callable[[], FlexibleModel] | None = None) -> FlexibleModel:
+    """Opens a run folder: the model in eval mode, with its ladder, policy, class names and preprocessing.
+
+    factory: builds the same model untrained. It is needed where the run does not know how, which is so for networks
+    that have no name.
+    """
     from supple.data.preprocess import saved_preprocess
-    from supple.data.registry import DATASETS
-    from supple.methods import build
 
     folder = Path(folder)
     manifest = read_manifest(folder)
@@ -91,11 +137,12 @@ def load(folder: str | Path) -> FlexibleModel:
         raise CheckpointError(f"{folder / WEIGHTS} is not the file that {MANIFEST} vouches for.", cure)
     tensors = read_tensors(folder / WEIGHTS)
     try:
-        recipe = make_recipe(manifest["recipe"], where=str(folder / MANIFEST))
+        recipe = read_recipe(folder)
         shape, classes = _tuples(manifest["input_shape"]), tuple(manifest["classes"])
-        model = build(recipe.backbone, recipe.method, len(classes), shape)
+        model = _untrained(folder, recipe, len(classes), shape) if factory is None else factory()
+        model.input_shape, model.recipe = shape, recipe
         model.add_points(Point.parse(text) for text in manifest["settled"])
-        model.classes, model.task = classes, DATASETS[recipe.data.name].task
+        model.classes, model.task = classes, manifest["task"]
         saved = manifest["preprocess"]
         model.preprocess = None if saved is None else saved_preprocess(model.task, saved)
     except (LookupError, TypeError, AttributeError) as error:
@@ -104,6 +151,15 @@ def load(folder: str | Path) -> FlexibleModel:
     model.ladder = load_ladder(folder)
     model.policy = load_policy(folder, model)
     return model.eval()
+
+
+def _untrained(folder: Path, recipe: Recipe, classes: int, shape: Any) -> FlexibleModel:
+    from supple.methods import build
+
+    if not recipe.backbone or not recipe.method:
+        cause = f"{folder} holds the weights of a network that supple cannot build by name."
+        raise CheckpointError(cause, "Say what builds it, untrained: supple.load(folder, factory=f).")
+    return build(recipe.backbone, recipe.method, classes, shape)
 
 
 def _tuples(shape: Any) -> Any:
@@ -145,6 +201,19 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
+def read_recipe(folder: Path, changes: Iterable[str] = ()) -> Recipe:
+    """The resolved recipe of a run; with changes, which may say where its data lie now."""
+    return changed(read_manifest(folder)["recipe"], changes, str(folder / MANIFEST))
+
+
+def changed(recipe: dict[str, Any], changes: Iterable[str], where: str = "recipe") -> Recipe:
+    """The recipe of a run with changes. Another root means other samples, on purpose."""
+    changes = [*changes]
+    if any(change.startswith("data.root=") for change in changes):
+        changes += ["data.fingerprint=null", "data.classes=null"]
+    return make_recipe(recipe, changes, where, partial=True)
+
+
 def load_ladder(folder: Path) -> Ladder:
     """The measured ladder; empty if there is none, or if it was measured on other weights."""
     if not (folder / LADDER).is_file():
@@ -179,11 +248,13 @@ def load_policy(folder: Path, model: FlexibleModel) -> Policy | None:
     except (CheckpointError, PointError) as error:
         cause = error.cause if str(folder) in error.cause else f"{folder / POLICY}: {error.cause}"
         raise CheckpointError(cause, cure) from None
-    return policy
+    own = {"weights", *policy.to_json()}
+    return replace(policy, facts={key: value for key, value in document.items() if key not in own})
 
 
-def save_policy(folder: Path, document: dict[str, Any]) -> None:
-    write(folder / POLICY, json.dumps({"weights": sha256(folder / WEIGHTS), **document}, indent=1, allow_nan=False))
+def save_policy(folder: Path, policy: Policy) -> None:
+    document = {"weights": sha256(folder / WEIGHTS), **policy.facts, **policy.to_json()}
+    write(folder / POLICY, json.dumps(document, indent=1, allow_nan=False))
 
 
 def versions() -> dict[str, str]:

@@ -33,7 +33,7 @@ def staged(path: Path, content: Content) -> Iterator[Path]:
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         temporary = Path(name)
         with os.fdopen(handle, "wb") as file:
-            file.write(_as_bytes(content))
+            file.write(as_bytes(content))
             file.flush()
             os.fsync(file.fileno())
         temporary.chmod(0o644)  # mkstemp makes it private; a run is meant to be shared
@@ -48,7 +48,7 @@ def staged(path: Path, content: Content) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
-def _as_bytes(content: Content) -> bytes:
+def as_bytes(content: Content) -> bytes:
     if isinstance(content, dict):
         from safetensors.torch import save  # an exported folder answers without it
 

@@ -8,7 +8,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from supple import text
-from supple.errors import CheckpointError, PointError
+from supple.errors import CheckpointError, PointError, SuppleError
 from supple.machine import machine, same_instructions
 from supple.point import Point
 from supple.text import did_you_mean, millions, quantity, table
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Row:
-    """One measured way to run a model. The first six fields are its key; None: not measured, or it does not matter.
+    """One measured way to run a model. The first seven fields are its key; None: not measured, or it does not matter.
 
     A time counts on the machine that it names. A score in fp32 counts everywhere; in int8 and bf16 the machine says
     where it was measured, and it counts on the same instruction set.
@@ -31,6 +31,7 @@ class Row:
     batch: int | None = None
     threads: int | None = None
     machine: str | None = None
+    folder: str | None = None  # of the graphs, where exported folders are compared
 
     macs: int | None = None  # one run of this point alone, one sample
     macs_through: int | None = None  # what a policy pays that looked at every point on the way
@@ -52,7 +53,7 @@ class Row:
 
     @property
     def key(self) -> tuple[object, ...]:
-        return (self.point, self.engine, self.precision, self.batch, self.threads, self.machine)
+        return (self.point, self.engine, self.precision, self.batch, self.threads, self.machine, self.folder)
 
     @property
     def is_group(self) -> bool:
@@ -148,7 +149,7 @@ class Ladder:
         known = self._known(point, engine, precision, machine)
         self.put(dataclasses.replace(known, machine=machine, **key, **times))  # type: ignore[arg-type]
         for where in (None, machine):
-            self._rows.pop((point, engine, precision, None, None, where), None)
+            self._rows.pop((point, engine, precision, None, None, where, None), None)
 
     def _known(self, point: str, engine: str, precision: str, machine: str) -> Row:
         """What holds for a point on an engine: scores of fp32 for every engine, other ones for their own; counts of any
@@ -215,6 +216,15 @@ class Ladder:
 
     def to_json(self) -> dict[str, Any]:
         return {"points": [row.to_json() for row in self]}
+
+    def to_pandas(self) -> Any:
+        """A data frame, a column for every field of `Row` ([table])."""
+        try:
+            from pandas import DataFrame
+        except ImportError:
+            cure = "Install it: pip install 'supple[table]'."
+            raise SuppleError("a data frame needs pandas, which is not installed.", cure) from None
+        return DataFrame([dataclasses.asdict(row) for row in self])
 
     @classmethod
     def from_json(cls, document: Any) -> "Ladder":

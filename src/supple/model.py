@@ -7,6 +7,8 @@ methods can do (layers to merge, scores to prune by) is declared here too, with 
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import torch
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from supple.methods.ranking import Scores
     from supple.methods.staged import Features
     from supple.policy.policy import Policy
+    from supple.recipe import Recipe
 
 Shape = tuple[Any, ...]  # of one sample: the sides of a tensor, or the shapes of several
 State = Any  # what lives at a cut: a tensor, or a tuple or dict of tensors, all with the batch first
@@ -76,6 +79,8 @@ class FlexibleModel(nn.Module):
     ladder: Ladder  # empty, until `supple.load` or an evaluation fills it
     backbone: nn.Module | None  # the network that the method holds; None: it took the network apart
     backbone_spec: dict[str, Any] | None = None  # its section of a recipe; None: it is a module without a name
+    method_spec: dict[str, Any] | None = None  # that of the method; None: it is not one of METHODS
+    recipe: "Recipe | None" = None  # that it was trained with; set by `supple.load` and by training
 
     def __init__(self) -> None:
         super().__init__()
@@ -248,6 +253,12 @@ class FlexibleModel(nn.Module):
         from supple.surgery.deploy import prepare
 
         return prepare(module, self.input_shape)
+
+    def save(self, folder: str | PathLike[str]) -> Path:
+        """Writes the model into a new run folder, with its ladder and policy; `supple.load` opens it."""
+        from supple import checkpoint
+
+        return checkpoint.save_new(Path(folder), self)
 
 
 class _Full(nn.Module):

@@ -6,6 +6,7 @@ method or loss are the keyword arguments of what its `name` stands for. An unkno
 
 import inspect
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -29,7 +30,7 @@ class Data(BaseModel):
     """What the recipes of all data sets say; the settings of the set itself are attributes too."""
 
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
-    name: str  # a key of supple.data.registry.DATASETS
+    name: str = ""  # a key of supple.data.registry.DATASETS; empty: the data were given in Python
     batch_size: int = Field(64, ge=1)
     classes: int | None = Field(None, ge=1)  # how many; only needed to profile a set that is not at hand
     fingerprint: str | None = None  # of the list of samples; written down at the first start, checked ever after
@@ -108,8 +109,8 @@ class Recipe(BaseModel):
         return yaml.safe_dump(self.resolved(), sort_keys=False, default_flow_style=None, width=110)
 
 
-def load_recipe(name: str | Path, changes: Iterable[str] = ()) -> Recipe:
-    """Reads a recipe file and applies changes such as `train.epochs=3`."""
+def load_recipe(name: str | os.PathLike[str], changes: Iterable[str] = (), *, partial: bool = False) -> Recipe:
+    """Reads a recipe file and applies changes such as `train.epochs=3`. partial: see `make_recipe`."""
     path = find_recipe(name)
     try:
         document = _parse(_read(path))
@@ -117,11 +118,13 @@ def load_recipe(name: str | Path, changes: Iterable[str] = ()) -> Recipe:
         raise RecipeError(
             f"{path} is not valid YAML: {_first_line(error)}.", "See recipes/pocket/ for examples."
         ) from None
-    return make_recipe(document, changes, str(path))
+    return make_recipe(document, changes, str(path), partial=partial)
 
 
-def make_recipe(document: Any, changes: Iterable[str] = (), where: str = "recipe") -> Recipe:
-    """Checks a recipe given as plain data."""
+def make_recipe(document: Any, changes: Iterable[str] = (), where: str = "recipe", *, partial: bool = False) -> Recipe:
+    """Checks a recipe given as plain data. partial: data, backbone and method may be empty, as they are in the run of a
+    model in hand whose data or network have no name.
+    """
     from supple.backbones import BACKBONES
     from supple.losses import OBJECTIVES
     from supple.methods import METHODS
@@ -143,15 +146,18 @@ def make_recipe(document: Any, changes: Iterable[str] = (), where: str = "recipe
         if isinstance(kept, str):
             document[section] = {**document[section], "kept": _read_pairs(kept, f"{where}: {section}.kept")}
     for section, registry in (("backbone", BACKBONES), ("method", METHODS), ("loss", OBJECTIVES)):
-        document[section] = named_settings(section, document[section], registry, where)
+        if document[section] or not partial:
+            document[section] = named_settings(section, document[section], registry, where)
     if "branch" in document["method"]:
         document["method"]["branch"] = _branches(document["method"]["branch"])
     recipe = Recipe(
-        data=data_settings(document["data"], where),
+        data=data_settings(document["data"], where, partial),
         train=_section(Train, "train", document["train"], where),
         **{section: document[section] for section in ("backbone", "method", "loss")},
         copycat=_section(Copycat, "copycat", document["copycat"], where) if document.get("copycat") else None,
     )
+    if not recipe.method:
+        return recipe
     sample, samplers = recipe.train.sample, [*SAMPLERS, *METHODS[recipe.method["name"]].sampled]
     if sample not in samplers:
         cause = f'{where}: train.sample "{sample}" is unknown for method {recipe.method["name"]}.'
@@ -164,7 +170,7 @@ def make_train(given: Mapping[str, Any], where: str = "train") -> Train:
     return _section(Train, "train", dict(given), where)
 
 
-def find_recipe(name: str | Path) -> Path:
+def find_recipe(name: str | os.PathLike[str]) -> Path:
     """The file itself, or one of the recipes that come with supple, by its name."""
     given = Path(name)
     if len(given.name) > 200:
@@ -209,10 +215,12 @@ def named_settings(section: str, given: dict[str, Any], registry: dict[str, Any]
     return {"name": name, **_section(options(registry[name]), section, own, where).model_dump()}
 
 
-def data_settings(given: dict[str, Any], where: str) -> Data:
+def data_settings(given: dict[str, Any], where: str, partial: bool = False) -> Data:
     """The `data` section, checked against the settings of the set that it names."""
     from supple.data.registry import DATASETS
 
+    if partial and not given.get("name"):
+        return _section(Data, "data", given, where)
     name = _registered("data", given, DATASETS, where)
     model = data_options(name, DATASETS[name].settings())
     for key in given:

@@ -2,8 +2,7 @@ from typing import Annotated, Any
 
 import typer
 
-from supple.cli.common import Changes, Json, Run, must_be_run, print_json
-from supple.errors import DataError, RecipeError
+from supple.cli.common import Changes, Json, Run, print_json
 
 
 def calibrate(
@@ -22,48 +21,12 @@ def calibrate(
 
     The thresholds go into the run's policy.json and report.html.
     """
-    from supple import checkpoint
-    from supple.cli.common import model_of, recipe_of
-    from supple.data.images import ImageSet
-    from supple.inference.calibration import MOST
-    from supple.inference.calibration import calibrate as find_policy
-    from supple.policy.fitting import Target
-    from supple.policy.policy import MEASURES
-    from supple.progress import counting
-    from supple.reporting import write_report
-    from supple.tasks import get_task
-    from supple.text import did_you_mean, first
-    from supple.training.build import load_data
+    from supple import api
 
-    asked = {"budget_macs": budget_macs, "budget_ms": budget_ms, "max_drop": max_drop}
-    given = [Target.parse(kind, text) for kind, text in asked.items() if text is not None]
-    if len(given) != 1:
-        count = "none" if not given else "more than one"
-        cure = "Give one of them: supple calibrate RUN --budget-macs 0.5x."
-        raise RecipeError(f"{count} of --budget-macs, --budget-ms, --max-drop is given.", cure)
-    if measure not in MEASURES:
-        raise RecipeError(f'--measure is "{measure}".', did_you_mean(measure, MEASURES))
-    model = model_of(must_be_run(run), changes)
-    recipe = recipe_of(run, changes)
-    held = load_data(recipe).val
-    if not get_task(model.task).confidence or not isinstance(held, ImageSet):
-        cause = f"{run} answers {model.task}: nothing says how sure it is."
-        raise RecipeError(cause, f"Limit its time instead: supple predict {run} FILE --deadline-ms 50.")
-    if held.classes != model.classes:
-        cure = f"The run knows {len(model.classes)}: {first(model.classes)}."
-        raise DataError(f"these data have other classes than the run: {first(held.classes)}.", cure)
-    with counting(min(len(held), MOST), "calibrating", quiet=json) as on_progress:
-        document = find_policy(
-            model,
-            held,
-            given[0],
-            measure=measure,
-            keep_dominated=keep_dominated,
-            seed=recipe.train.seed,
-            on_progress=on_progress,
-        )
-    checkpoint.save_policy(run, document)
-    write_report(run)
+    targets: dict[str, Any] = {"budget_macs": budget_macs, "budget_ms": budget_ms, "max_drop": max_drop}
+    how: dict[str, Any] = {"measure": measure, "keep_dominated": keep_dominated, "changes": changes or ()}
+    policy = api.calibrate(run, **targets, **how, progress=not json)
+    document = {**policy.facts, **policy.to_json()}
     if json:
         print_json(document)
     else:

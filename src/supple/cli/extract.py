@@ -3,7 +3,7 @@ from typing import Annotated
 
 import typer
 
-from supple.cli.common import Json, Run, must_be_run, print_json
+from supple.cli.common import Json, Run, print_json
 
 
 def extract(
@@ -17,10 +17,9 @@ def extract(
 
     Its outputs are compared with the run's before anything is written.
     """
-    from supple.point import Point
-    from supple.surgery.extract import extract_to
+    from supple import api, checkpoint
 
-    facts = extract_to(must_be_run(run), Point.parse(point), out, deploy)
+    facts = checkpoint.read_json(api.extract(run, out, point, deploy=deploy) / checkpoint.MANIFEST)
     if json:
         print_json(facts)
     else:

@@ -97,7 +97,7 @@ def network_of(target: str, size: int | None) -> "tuple[nn.Module, Shape]":
 
     from supple.backbones import BACKBONES
     from supple.backbones.networks import timm_network
-    from supple.cli.common import is_run, recipe_of
+    from supple.opening import is_run, recipe_of
     from supple.training.build import network_skeleton
 
     if is_run(target) or target.endswith(".yaml"):

@@ -3,7 +3,7 @@ from typing import Annotated
 
 import typer
 
-from supple.cli.common import Json, accuracies, check_out, must_be_run, print_json
+from supple.cli.common import Json, accuracies, print_json
 from supple.errors import MergeError
 
 
@@ -24,8 +24,8 @@ def merge(
     """
     import random
 
-    from supple import checkpoint
-    from supple.cli.common import only_data, splits_for
+    from supple.checkpoint import check_out, read_manifest
+    from supple.opening import must_be_run, open_source
     from supple.progress import counting
     from supple.surgery.merge import (
         count_layers,
@@ -51,22 +51,21 @@ def merge(
     folders = [must_be_run(word) for word in runs if word not in changes]
     if not folders:
         raise MergeError("no run is given.", "Give run folders: supple merge runs/a runs/b --out runs/merged.")
-    only_data(folders[0], changes)
+    opened = open_source(folders[0], changes)
     merge_inputs = open_merge_inputs(folders)
     must_be_alike(merge_inputs)
     models = [one.model for one in merge_inputs]
     layers, total = count_layers(models[0]), len(models)
     owner = parse_ends(ends, total)
     chosen = parse_plan(plan, total, layers) if plan is not None else random_plan(total, layers, random.Random(seed))
-    splits = splits_for(folders[0], models[0], changes)
+    test = opened.splits().test
     warning = doubt(merge_inputs)
     if warning:
         say(warning)
     if out is not None:
-        facts = merge_to(out, merge_inputs, chosen, owner, splits)
-        ladder = checkpoint.load_ladder(out)
+        ladder = merge_to(out, merge_inputs, chosen, owner, test).ladder
         if json:
-            print_json({"run": str(out), "merged": facts, **ladder.to_json()})
+            print_json({"run": str(out), "merged": read_manifest(out)["merged"], **ladder.to_json()})
             return
         for layer, run in enumerate(chosen, 1):
             print(f"layer {layer:<3}from {merge_inputs[run - 1].name}")
@@ -74,11 +73,11 @@ def merge(
         print(f"\n{ladder}\n\n{out / 'report.html'}")
         return
     assert count is not None
-    with counting(count * len(splits.test), "merging", quiet=json) as on_progress:
-        found = score_merges(models, splits.test, count, owner=owner, seed=seed, on_progress=on_progress)
+    with counting(count * len(test), "merging", quiet=json) as on_progress:
+        found = score_merges(models, test, count, owner=owner, seed=seed, on_progress=on_progress)
     if json:
         facts = {"merges": count, "seed": seed, "ends": ends, "runs": [one.name for one in merge_inputs]}
         print_json({**facts, "points": [accuracy.to_json() for accuracy in found]})
         return
     print(accuracies(found))
-    print(f"({count} merges of {total} runs; {len(splits.test)} test images)")
+    print(f"({count} merges of {total} runs; {len(test)} test images)")

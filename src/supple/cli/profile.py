@@ -3,7 +3,7 @@ from typing import Annotated
 
 import typer
 
-from supple.cli.common import Changes, Json, Points, Target, model_of, points_of, print_json, recipe_of
+from supple.cli.common import Changes, Json, Points, Target, print_json
 
 
 class Count(StrEnum):
@@ -26,16 +26,17 @@ def profile(
     what that run uses.
     """
     from supple import cost
+    from supple.opening import open_any
     from supple.text import millions, quantity, say, table
 
-    model = model_of(target, changes)
-    points = points_of(model, point)
-    rows = cost.profile(model, points)
+    opened = open_any(target, changes or ())
+    points = opened.points(point or None)
+    rows = cost.profile(opened.model, points)
     published = []
     if count is Count.paper:
         from supple.paper_count import published_costs
 
-        published = published_costs(model, points, recipe_of(target, changes))
+        published = published_costs(opened.model, points, opened.recipe)
     if json:
         extra = [{"paper_flops": p.flops, "acceleration": p.acceleration} for p in published] or [{} for _ in rows]
         print_json({"points": [{**row.to_json(), **more} for row, more in zip(rows, extra)]})

@@ -1,9 +1,9 @@
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from supple.cli.common import Changes, Json, Run, check_out, must_be_run, print_json
+from supple.cli.common import Changes, Json, Run, print_json
 from supple.errors import RecipeError
 
 if TYPE_CHECKING:
@@ -24,57 +24,41 @@ def prune(
 ) -> None:
     """Folds the scores in and cuts the lowest (SiDT). Train on: supple train OUT/recipe.yaml --out RUN."""
     from supple.backbones.dims import kept_dims, shape_of
-    from supple.cli.common import model_of, recipe_of, splits_for
-    from supple.methods.ranking import BASELINE_CRITERIA, Ranking
-    from supple.surgery.prune import Plan, must_be_its_network, nest, nested_recipe, pruned_recipe, save, timed
+    from supple.checkpoint import check_out
+    from supple.opening import open_source
+    from supple.surgery.prune import Plan, cut, save, timed
     from supple.surgery.prune import changes as changed
-    from supple.surgery.prune import prune as cut
 
-    if (ratio is None) == (widths is None):
-        cause = "one of --ratio and --widths is needed." if ratio is None else "--ratio and --widths are both given."
-        raise RecipeError(cause, "Give --ratio 0.4, or --widths 0.2,0.4,0.6,0.8.")
-    for option, value, known in (
-        ("--ranking", ranking, get_args(Ranking)),
-        ("--by", by, ("score", *BASELINE_CRITERIA)),
-    ):
-        if value not in known:
-            raise RecipeError(f'{option} is "{value}".', f"Possible: {', '.join(known)}.")
+    shares = None if widths is None else _shares(widths)
     check_out(out)
-    model, recipe = model_of(must_be_run(run), changes), recipe_of(run, changes)
-    plan = Plan(ranking, by, multiple, seed)  # type: ignore[arg-type]
-    before = model.extract().eval()
-    splits = splits_for(run, model, changes)
-    x = splits.test.batch(_first())[0]
+    opened = open_source(run, changes or ())
+    before = opened.model.extract().eval()
+    done = cut(opened.model, ratio, shares, Plan(ranking, by, multiple, seed))  # type: ignore[arg-type]
+    test = opened.splits().test
+    save(out, done.model, test)
     found: list[Change] = []
-    if widths is not None:
-        shares = _shares(widths)
-        network, all_kept = nest(model, shares, plan)
-        left = must_be_its_network(model, x)
-        pruned = save(out, model, nested_recipe(recipe, shares, all_kept, out), network, splits)
-        document: dict[str, Any] = {"run": str(out), "shapes": {f"{w:g}": k.shape for w, k in zip(shares, all_kept)}}
+    document: dict[str, Any] = {"run": str(out)}
+    if ratio is not None:
+        shares, after = (1 - ratio,), done.model.extract().eval()
+        assert opened.model.input_shape is not None
+        found = changed(before, after, opened.model.input_shape)
+        found = timed(found, before, after, test.batch(_first())[0])
+        document |= {"ratio": ratio, "kept": done.kept[0].shape, "blocks": [vars(change) for change in found]}
     else:
-        assert ratio is not None
-        shares = (1 - ratio,)
-        network, kept = cut(model, ratio, plan)
-        all_kept, left = [kept], must_be_its_network(model, x)
-        pruned = save(out, model, pruned_recipe(recipe, kept, out), network, splits)
-        assert model.input_shape is not None
-        found = changed(before, network, model.input_shape)
-        found = timed(found, before, network.eval(), x)
-        document = {"run": str(out), "ratio": ratio, "kept": kept.shape, "blocks": [vars(change) for change in found]}
+        document |= {"shapes": {f"{width:g}": kept.shape for width, kept in zip(shares or (), done.kept)}}
     whole = kept_dims(shape_of(before))
-    cut_off = [1 - kept_dims(kept.shape) / whole for kept in all_kept]
-    document |= {"cut": cut_off, "clamped": sum(kept.clamped for kept in all_kept), **pruned.ladder.to_json()}
+    cut_off = [1 - kept_dims(kept.shape) / whole for kept in done.kept]
+    document |= {"cut": cut_off, "clamped": sum(kept.clamped for kept in done.kept), **done.model.ladder.to_json()}
     if json:
         print_json(document)
         return
     if found:
         print(_told(found))
-    if left:
-        print(f"left behind: {left}. What was cut is the network itself.")
-    for share, kept, really in zip(shares, all_kept, cut_off):
+    if done.left:
+        print(f"left behind: {done.left}. What was cut is the network itself.")
+    for share, kept, really in zip(shares or (), done.kept, cut_off):
         print(_otherwise(share, kept.clamped, really), end="")
-    print(f"\n{pruned.ladder}\n\nTrain it on: supple train {out / 'recipe.yaml'} --out RUN")
+    print(f"\n{done.model.ladder}\n\nTrain it on: supple train {out / 'recipe.yaml'} --out RUN")
 
 
 def _otherwise(share: float, clamped: int, cut_off: float) -> str:
@@ -98,7 +82,7 @@ def _shares(text: str) -> tuple[float, ...]:
         shares = tuple(float(part) for part in text.split(","))
     except ValueError:
         shares = ()
-    if not shares or list(shares) != sorted(set(shares)) or not 0 < shares[0] <= shares[-1] < 1:
+    if not shares:
         raise RecipeError(f'--widths is "{text}".', "Give rising shares between 0 and 1: 0.2,0.4,0.6,0.8.")
     return shares
 

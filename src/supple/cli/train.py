@@ -3,7 +3,7 @@ from typing import Annotated
 
 import typer
 
-from supple.cli.common import Changes, Json, Target, is_run, must_be_run, print_json
+from supple.cli.common import Changes, Json, Target, print_json
 from supple.errors import RecipeError
 
 
@@ -22,7 +22,8 @@ def train(
 ) -> None:
     """Progress goes to stderr, figures per epoch to metrics.jsonl. Ctrl-C once: finish the step, save, stop."""
     from supple import checkpoint
-    from supple.cli.common import recipe_of
+    from supple.opening import is_run, must_be_run
+    from supple.recipe import load_recipe
 
     if out is not None and (settle or is_run(target)):
         raise RecipeError(f"--out does not go with the run {target}: it is changed where it is.", "Leave --out out.")
@@ -45,7 +46,7 @@ def train(
             raise RecipeError(f"{target} is a folder, not a recipe.", cure)
         if resume and out is None and not is_run(target) and Path(target).suffix != ".yaml":
             must_be_run(target)
-        recipe = None if is_run(target) else recipe_of(target, changes)
+        recipe = None if is_run(target) else load_recipe(target, changes or ())
         if recipe is None and changes:
             raise RecipeError("a training goes on with the recipe it was started with.", "Leave the changes out.")
         folder = Path(target) if recipe is None else out or Path("runs") / Path(target).stem
@@ -61,26 +62,26 @@ def train(
 
 def _settle(folder: Path, texts: list[str], changes: list[str] | None) -> None:
     from supple import checkpoint
-    from supple.cli.common import recipe_of
     from supple.point import Point
     from supple.training.build import load_data
     from supple.training.finalize import score_and_save, settle
 
     model = checkpoint.load(folder)
-    recipe = recipe_of(folder)  # stays what it was trained with, wherever the images lie now
-    splits = load_data(recipe_of(folder, changes))
+    recipe = checkpoint.read_recipe(folder)  # stays what it was trained with, wherever the images lie now
+    splits = load_data(checkpoint.read_recipe(folder, changes or ()))
     settle(model, splits.train, splits.val, [Point.parse(text) for text in texts], recipe.train.seed)
-    score_and_save(recipe, folder, model, splits, checkpoint.read_manifest(folder))
+    score_and_save(recipe, folder, model, splits.test, checkpoint.read_manifest(folder))
 
 
 def _search(target: str, changes: list[str] | None, out: Path | None, d: str, heads: str, json: bool) -> None:
-    from supple.cli.common import numbers, recipe_of
+    from supple.cli.common import numbers
+    from supple.recipe import load_recipe
     from supple.text import quantity, table
     from supple.training.branch_search import search
 
     folder = out or Path("runs") / f"{Path(target).stem}-search"
     sizes = tuple(numbers(d, "--search-d")), tuple(numbers(heads, "--search-heads"))
-    found = search(recipe_of(target, changes), folder, *sizes, quiet=json)
+    found = search(load_recipe(target, changes or ()), folder, *sizes, quiet=json)
     if json:
         print_json({"folder": str(folder), "exits": [[vars(one) for one in exit_] for exit_ in found]})
         return

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree
 
-from supple.data.parts import Dataset
+from supple.data.loaders import as_batches
 from supple.errors import CheckpointError
 from supple.inference.bundle import CHAIN, LAYERS, Bundle
 from supple.inference.engines import Array, Engine, Graphs, State, open_engine
@@ -95,15 +95,16 @@ def _apart(found: Array, expected: Array, what: str) -> float:
     return difference
 
 
-def scores(model: FlexibleModel, graphs: Graphs, engine: Engine, data: Dataset) -> dict[str, float]:
-    """The score of all that answers, as the model's task has it: points by name, with a word where it is the chain."""
-    task = get_task(model.task)
-    meters = {what: task.meter(model) for _, what, _ in answers(graphs, engine, arrays(data.batch(torch.arange(1))[0]))}
-    for indices in torch.split(torch.arange(len(data)), BATCH):
-        x, y = data.batch(indices)
+def scores(model: FlexibleModel, graphs: Graphs, engine: Engine, data: Any) -> tuple[dict[str, float], int]:
+    """The score of all that answers, as the model's task has it, points by name, with a word where it is the chain; and
+    the number of samples."""
+    task, n = get_task(model.task), 0
+    meters: dict[str, Any] = {}
+    for x, y, samples in as_batches(data).in_order(BATCH):
+        n += samples
         for name, what, logits in answers(graphs, engine, arrays(x)):
-            meters[what].add(Output(Point.parse(name), Tensor(logits)), y)
-    return {what: meter.result().score for what, meter in meters.items()}
+            meters.setdefault(what, task.meter(model)).add(Output(Point.parse(name), Tensor(logits)), y)
+    return {what: meter.result().score for what, meter in meters.items()}, n
 
 
 def lost_of(before: Score, after: float) -> float:
@@ -111,7 +112,7 @@ def lost_of(before: Score, after: float) -> float:
     return before.score - after if before.higher_is_better else after / max(before.score, 1e-9) - 1
 
 
-def scores_in_bf16(model: FlexibleModel, data: Dataset, points: Iterable[Point]) -> list[tuple[Score, float, float]]:
+def scores_in_bf16(model: FlexibleModel, data: Any, points: Iterable[Point]) -> list[tuple[Score, float, float]]:
     """Of each point its score in fp32, the one that PyTorch has in bf16 on the same samples, and what it has lost:
     alone or along the chain, whichever is more."""
     engine = open_engine("torch", model, torch.get_num_threads(), "bf16")
@@ -119,7 +120,7 @@ def scores_in_bf16(model: FlexibleModel, data: Dataset, points: Iterable[Point])
     graphs = graphs_of(model)
     others = set(graphs.answering()) - set(names)
     before = evaluate(model, data, map(Point.parse, names))
-    after = scores(model, graphs.leave_out(others, others), engine, data)
+    after, _ = scores(model, graphs.leave_out(others, others), engine, data)
     engine.close()
     found = []
     for score in before:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +13,21 @@ from torch.utils import _pytree
 
 from supple import checkpoint, files
 from supple.cost import profile
-from supple.data.parts import Dataset
+from supple.data.loaders import as_batches
 from supple.errors import CheckpointError, RecipeError
 from supple.exporting.check import Archives, largest_difference, lost_of, scores
 from supple.exporting.convert import convert
 from supple.exporting.graphs import Chain, Graph, chain_of, given_to, graphs_of, has_attention, one_by_one, skip_graphs
 from supple.exporting.quantize import quantize
 from supple.inference.bundle import FORMAT, KINDS, LADDER, MANIFEST, Bundle, Check, open_bundle
-from supple.inference.engines import MAX_DROP, Engine, available, open_engine
+from supple.inference.engines import MAX_DROP, Engine, available, must_have_bf16, open_engine
 from supple.ladder import Ladder
 from supple.machine import machine
-from supple.model import FlexibleModel, select
+from supple.model import FlexibleModel, example, select
 from supple.point import Point
 from supple.scoring import evaluate
 from supple.tasks import get_task
+from supple.text import first
 
 CHECKED_ON, CALIBRATED_ON = 8, 128  # validation and training images
 
@@ -42,14 +44,62 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Held:
-    """The data that an export needs: to calibrate, to check, to score."""
+    """The data that an export needs, data sets or loaders. None: fp32 is checked on noise, and nothing is scored."""
 
-    train: Dataset
-    val: Dataset
-    test: Dataset
+    train: Any = None  # to calibrate int8
+    val: Any = None  # to check
+    test: Any = None  # to score int8 and bf16
 
 
 OnProgress = Callable[[int], None]
+
+
+NEEDED = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "openvino": ("onnx", "onnxscript", "openvino")}
+INT8: dict[str, tuple[str, ...]] = {"onnx": (), "openvino": ("nncf",)}
+
+
+def precision_of(to: str, int8: bool, bf16: bool) -> str:
+    """The precision asked for, if graphs of this kind can have it and this processor does."""
+    if to not in KINDS:
+        raise RecipeError(f'--to is "{to}".', f"Possible: {', '.join(KINDS)}.")
+    if int8 and bf16:
+        raise RecipeError("--int8 and --bf16 are both given.", "Give one of them.")
+    if int8 and to not in INT8:
+        raise RecipeError(f"--int8 is not for {to}.", f"Use --to {' or '.join(INT8)}.")
+    if bf16 and to != "openvino":
+        raise RecipeError(f"--bf16 is not for {to}: ONNX Runtime is no faster in bf16.", "Use --to openvino.")
+    if bf16:
+        must_have_bf16("--bf16")
+    precision = "int8" if int8 else "bf16" if bf16 else "fp32"
+    for package in NEEDED.get(to, ()) + (INT8[to] if int8 else ()):
+        if find_spec(package) is None:
+            raise RecipeError(f"--to {to} needs {package}, which is not installed.", "pip install 'supple[export]'")
+    return precision
+
+
+def up_to_date(folder: Path, model: FlexibleModel, weights: str, wanted: Wanted) -> Bundle | None:
+    """The folder if it is there and what would be written, now with the model's policy; None: it is not there."""
+    if not (folder / MANIFEST).is_file():
+        return None
+    there = open_bundle(folder)
+    other = None
+    if there.checkpoint != weights:
+        other = "from other weights"
+    elif there.asked != tuple(map(str, wanted.points)):
+        other = f"for {first(there.asked) or 'all points'}"
+    elif wanted.precision != "fp32" and there.max_drop != wanted.max_drop:
+        other = f"with --max-drop {there.max_drop:g}"
+    if other is not None:
+        raise RecipeError(f"{folder} was made {other}.", f"Give another --out, or remove it first: rm -r {folder}")
+    if there.policy != model.policy:
+        replace_policy(folder, policy_of(model))
+    return open_bundle(folder)
+
+
+def number_of_graphs(model: FlexibleModel, wanted: Wanted) -> int:
+    assert model.input_shape is not None
+    points, chain = all_graphs(model, wanted.points, example(model.input_shape, 2))
+    return len(points) + len(chain.graphs)
 
 
 def export(
@@ -58,7 +108,8 @@ def export(
     """Writes the graphs of a model into a new folder, checked; gives its manifest. weights: the digest of their file,
     which the folder is told apart by. `on_progress` counts graphs.
     """
-    x = data.val.batch(torch.arange(min(CHECKED_ON, len(data.val))))[0]
+    assert model.input_shape is not None
+    x = example(model.input_shape, CHECKED_ON, torch.randn) if data.val is None else first_of(data.val, CHECKED_ON)
     graphs, chain = all_graphs(model, wanted.points, x)
     made = {}
     for graph, inputs in zip((*graphs, *chain.graphs), _seen(graphs, chain, wanted, data)):
@@ -113,8 +164,20 @@ def _seen(graphs: list[Graph], chain: Chain, wanted: Wanted, data: Held) -> list
     """What each graph is calibrated with."""
     if wanted.precision != "int8":
         return [()] * (len(graphs) + len(chain.graphs))
-    x = data.train.batch(torch.arange(min(CALIBRATED_ON, len(data.train))))[0]
+    x = first_of(data.train, CALIBRATED_ON)
     return [tuple(_pytree.tree_leaves(x))] * len(graphs) + given_to(chain, x)
+
+
+def first_of(data: Any, count: int) -> Any:
+    """The first inputs of some data, as one batch."""
+    parts, there = [], 0
+    for x, _, samples in as_batches(data).in_order(count):
+        parts.append(x)
+        there += samples
+        if there >= count:
+            break
+    whole = _pytree.tree_map(lambda *tensors: torch.cat(tensors), *parts)
+    return select(whole, torch.arange(min(count, there)))
 
 
 def _made(graph: Graph, wanted: Wanted, inputs: tuple[Tensor, ...]) -> dict[str, bytes]:
@@ -156,7 +219,7 @@ def _gated(model: FlexibleModel, bundle: Bundle, engine: Engine, wanted: Wanted,
         score.name: score
         for score in evaluate(model, data.val, model.order(map(Point.parse, bundle.graphs.answering())))
     }
-    after = scores(model, bundle.graphs, engine, data.val)
+    after, _ = scores(model, bundle.graphs, engine, data.val)
     lost = {what: lost_of(before[what.partition(", ")[0]], score) for what, score in after.items()}
     names = tuple(what for what, share in lost.items() if share > wanted.max_drop)
     return Check(engine.name, engine.precision, machine(), None, lost, names)
@@ -166,11 +229,11 @@ def _rows(ladder: Ladder, model: FlexibleModel, bundle: Bundle, check: Check, en
     """fp32: scores as the run has them. int8 and bf16: scored on test images, for this machine's instruction set."""
     known = {row.point: row for row in (*profile(model), *model.ladder.where(engine="torch", precision="fp32"))}
     measured = check.precision != "fp32"
-    found = scores(model, bundle.graphs, engine, data.test) if measured and bundle.graphs.points else {}
+    found, n = scores(model, bundle.graphs, engine, data.test) if measured and bundle.graphs.points else ({}, 0)
     for point in bundle.graphs.points:
         row = known[point]
         facts = {**row.counts(), "metric": row.metric, "score": row.score, "n": row.n, "lost": check.lost.get(point)}
-        facts |= {"score": found[point], "n": len(data.test), "metric": get_task(model.task).metric} if measured else {}
+        facts |= {"score": found[point], "n": n, "metric": get_task(model.task).metric} if measured else {}
         where = {"machine": check.machine} if measured else {}
         higher = get_task(model.task).higher_is_better
         ladder.update(point, check.engine, check.precision, **where, higher_is_better=higher, **facts)

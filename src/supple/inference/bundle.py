@@ -4,6 +4,7 @@ The manifest vouches for every file by its sha256 and is written last. Nothing h
 """
 
 import json
+import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,9 @@ class Bundle:
     max_drop: float  # int8, bf16: what a point might lose
     ladder: Ladder = field(default_factory=Ladder, compare=False)
 
+    def __fspath__(self) -> str:
+        return str(self.folder)
+
     def path(self, file: str) -> Path:
         return self.folder / file
 
@@ -72,7 +76,7 @@ class Bundle:
         return replace(self, graphs=self.graphs.leave_out(set(left), heads, layers))
 
 
-def is_bundle(folder: str | Path) -> bool:
+def is_bundle(folder: str | os.PathLike[str]) -> bool:
     """Whether a folder holds exported graphs (and no run)."""
     try:
         manifest = json.loads((Path(folder) / MANIFEST).read_text(encoding="utf-8"))
@@ -81,7 +85,7 @@ def is_bundle(folder: str | Path) -> bool:
     return isinstance(manifest, dict) and manifest.get("kind") == "export"
 
 
-def open_bundle(folder: str | Path) -> Bundle:
+def open_bundle(folder: str | os.PathLike[str]) -> Bundle:
     """Reads and checks an exported folder: format, and every file against its digest."""
     folder = Path(folder)
     cure = f"Remove {folder}, and export again: supple export RUN."

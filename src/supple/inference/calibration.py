@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from supple.cost import count_macs, on_meta, profile
-from supple.data.images import ImageSet
-from supple.data.splits import same_number_each, set_aside
+from supple.data.loaders import as_batches
+from supple.data.splits import set_aside
 from supple.errors import DataError, PointError, RecipeError
 from supple.inference.engines import State
 from supple.inference.predictor import Predictor
@@ -25,25 +25,28 @@ from supple.model import FlexibleModel, example
 from supple.point import FULL, Point
 from supple.policy.fitting import MARGIN, Costs, Fitted, LogitSet, Outcome, Target, evaluate_policy, fit
 from supple.policy.policy import Array, Policy
+from supple.scoring import to_device
 from supple.text import macs
 
-FEWEST, MOST = 10, 20_000  # images: fewer say nothing, more fill the memory and change nothing
-TIMED = 400  # images of the second half that a policy is timed on
+FEWEST, MOST = 10, 20_000  # samples: fewer say nothing, more fill the memory and change nothing
+TIMED = 400  # samples; a policy is timed on those of them that do not decide
+BATCH = 256
 
 
 def calibrate(
     model: FlexibleModel,
-    data: ImageSet,
+    data: Any,
     target: Target,
     *,
     measure: str = "max_probability",
     keep_dominated: bool = False,
     seed: int = 0,
     on_progress: Callable[[int], None] | None = None,
-) -> dict[str, Any]:
-    """The policy for a target as the document that policy.json holds: see `describe`.
+) -> Policy:
+    """The policy for a target; its `facts` say what is expected of it and what came of it: see `describe`.
 
-    `data` are images that were not trained on. Half of each class decides, the other half only judges.
+    `data` are samples that were not trained on, as a data set or a loader. Half of each class decides, the other half
+    only judges.
     """
     if len(model.points) < 2:
         raise PointError("this model has one point only: there is nothing to stop before.", "Train one with exits.")
@@ -52,32 +55,30 @@ def calibrate(
             "every sample of this model decides for itself what it costs: there are no fixed points to choose from.",
             "Choose a threshold from the ladder: supple evaluate RUN.",
         )
-    chosen = torch.arange(len(data)) if len(data) <= MOST else same_number_each(data.split_by, MOST, seed)
-    ours, theirs = set_aside(data.split_by[chosen], len(chosen) // 2, seed)
-    if min(len(ours), len(theirs)) < FEWEST // 2:
-        few = f"{len(data)} validation {data.preprocess.kind}s"
-        cause = f"{few} are too few to calibrate on: half of them decide, half of them judge."
+    timed = target.unit == "ms"
+    seen, inputs = observe(model, as_batches(data).drawn(MOST, BATCH, seed), TIMED if timed else 0, on_progress)
+    if len(seen.labels) < FEWEST:
+        cause = f"{len(seen.labels)} validation samples are too few to calibrate on: half decide, half judge."
         raise DataError(cause, f"Train with a larger data.holdout: at least {FEWEST}, better some hundreds.")
+    ours, theirs = (part.numpy() for part in set_aside(torch.from_numpy(seen.labels), len(seen.labels) // 2, seed))
     costs: Costs = counted_costs(model)
     predictor = None
-    if target.unit == "ms":
+    if timed:
         predictor = of_model(model, torch.get_num_threads())
-        costs = timed_costs(predictor, _arrays(data.batch(chosen[ours[:1]])[0]))
+        costs = timed_costs(predictor, inputs[0])
     full = costs((FULL,))[0]
     budget = None if target.kind == "max_drop" else _budget(model, target, costs, full)
     drop = target.value if target.kind == "max_drop" else None
-    first, second = (observe(model, data, chosen[part], on_progress) for part in (ours, theirs))
+    first, second = seen.pick(ours), seen.pick(theirs)
     fitted = fit(first, costs, budget=budget, drop=drop, measure=measure, keep_dominated=keep_dominated)
     expected, achieved = evaluate_policy(fitted, first), evaluate_policy(fitted, second)
     about: dict[str, Any] = {"target": vars(target), "budget": budget, "unit": target.unit}
     if predictor is not None:
-        rng = torch.Generator().manual_seed(seed)
-        some = chosen[theirs][torch.randperm(len(theirs), generator=rng)[:TIMED]]
-        samples = (_arrays(data.batch(some[i : i + 1])[0]) for i in range(len(some)))
+        samples = (inputs[row] for row in theirs if row < len(inputs))
         achieved = replace(achieved, cost=_achieved_ms(predictor, fitted, achieved, samples))
         about |= {"machine": machine(), "threads": torch.get_num_threads()}
     about |= {"full_cost": full, "remark": _remark(fitted, budget, drop, achieved)}
-    return {**about, **describe(model, fitted, first, expected, achieved, second.labels)}
+    return replace(fitted.policy, facts={**about, **describe(model, fitted, first, expected, achieved, second.labels)})
 
 
 def _budget(model: FlexibleModel, target: Target, costs: Costs, full: float) -> float:
@@ -93,23 +94,30 @@ def _budget(model: FlexibleModel, target: Target, costs: Costs, full: float) -> 
 
 
 def _arrays(x: Any) -> State:
-    return tuple(part.numpy() for part in (x if isinstance(x, tuple) else (x,)))
+    return tuple(part.cpu().numpy() for part in (x if isinstance(x, (tuple, list)) else (x,)))
 
 
 @torch.inference_mode()
 def observe(
-    model: FlexibleModel, data: ImageSet, indices: Tensor, on_progress: Callable[[int], None] | None = None
-) -> LogitSet:
-    """What every point says of these images, in one pass."""
+    model: FlexibleModel, batches: Iterable[tuple[Any, Any]], kept: int, on_progress: Callable[[int], None] | None
+) -> tuple[LogitSet, list[State]]:
+    """What every point says of these samples, in one pass; and the first `kept` of them, one by one."""
     device = next(model.parameters()).device
     outputs: list[list[Array]] = [[] for _ in model.points]
-    for part in torch.split(indices, 256):
-        x, _ = data.batch(part)
-        for place, output in enumerate(model.run(x.to(device), model.points)):
+    labels: list[Array] = []
+    inputs: list[State] = []
+    for x, y in batches:
+        if not isinstance(y, Tensor) or y.dim() != 1 or y.is_floating_point():
+            raise DataError("the targets are not numbers of classes.", "Calibrate on data with one class a sample.")
+        labels.append(y.cpu().numpy())
+        inputs += [tuple(part[row : row + 1] for part in _arrays(x)) for row in range(min(len(y), kept - len(inputs)))]
+        for place, output in enumerate(model.run(to_device(x, device), model.points)):
             outputs[place].append(output.logits.float().cpu().numpy())
         if on_progress is not None:
-            on_progress(len(part))
-    return LogitSet(model.points, [np.concatenate(parts) for parts in outputs], data.targets[indices].numpy())
+            on_progress(len(y))
+    none = np.zeros(0, np.int64)
+    logits = [np.concatenate(parts) if parts else none for parts in outputs]
+    return LogitSet(model.points, logits, np.concatenate(labels) if labels else none), inputs
 
 
 # --- costs ------------------------------------------------------------------------------------------------------------
@@ -229,7 +237,6 @@ def describe(
     places = len(policy.points)
     counts = np.bincount(labels * places + achieved.exits, minlength=places * len(model.classes))
     return {
-        **policy.to_json(),
         "expected": _facts(expected),
         "achieved": _facts(achieved),
         "exits": rows,

@@ -2,36 +2,38 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from supple import files
-from supple.errors import PointError
-from supple.inference.bundle import LADDER
+from supple.errors import PointError, RecipeError
+from supple.inference.bundle import LADDER, Bundle, is_bundle
+from supple.inference.engines import ENGINES
 from supple.inference.inputs import zeros
 from supple.inference.predictor import Predictor
-from supple.inference.select import Choice, of_model
-from supple.inference.timing import REST_S, Times, interleave
-from supple.ladder import Ladder
-from supple.machine import machine
+from supple.inference.select import (
+    ROUNDS,
+    SECONDS,
+    Choice,
+    checked,
+    choices_for,
+    named,
+    of_bundle,
+    of_model,
+    opened,
+    remark,
+)
+from supple.inference.timing import REST_S, interleave
+from supple.ladder import Ladder, Row
+from supple.machine import cores, machine
+from supple.point import FULL
+from supple.text import did_you_mean
 
 if TYPE_CHECKING:
     from supple.model import FlexibleModel
-
-
-@dataclass(frozen=True)
-class Timed:
-    """How long one point took on one engine."""
-
-    point: str
-    engine: str
-    precision: str
-    folder: str | None  # of the exported graphs
-    batch: int
-    threads: int
-    times: Times
 
 
 def compare(
@@ -43,7 +45,7 @@ def compare(
     threads: int,
     rounds: int = 50,
     seconds: float = 60.0,
-) -> list[Timed]:
+) -> Ladder:
     """Times of the points (None: all) on random inputs, in turn; others: functions to time beside them, by name.
 
     What was found of exported folders goes into their ladders.
@@ -64,34 +66,118 @@ def compare(
         where[name] = name, None
     several = len({choice.engine for choice, _ in made}) > 1 or bool(others)
     found = interleave(calls, rounds, seconds, REST_S if several else 0.0)
-    timed = []
+    timed = Ladder()
     for key, times in found.items():
         name, used = where[key]
         engine, precision = ("torch", "fp32") if used is None else (used.engine, used.precision)
         source = None if used is None else used.source
         folder = None if source is None else source.folder.name
-        timed.append(Timed(name, engine, precision, folder, batch, threads, times))
+        ms = {"p50_ms": times.p50_ms, "p95_ms": times.p95_ms, "p99_ms": times.p99_ms}
+        row = Row(name, engine, precision, batch, threads, machine(), folder, **ms)  # type: ignore[arg-type]
+        timed.put(row)
         if source is not None:
-            record(source.ladder, timed[-1])
+            record(source.ladder, row)
             document = {"checkpoint": source.checkpoint, **source.ladder.to_json()}
             files.write(source.folder / LADDER, json.dumps(document, indent=1))
     return timed
 
 
-def record(ladder: Ladder, timed: Timed) -> None:
-    """Writes a time into a ladder."""
-    times = {"p50_ms": timed.times.p50_ms, "p95_ms": timed.times.p95_ms, "p99_ms": timed.times.p99_ms}
-    where = {"batch": timed.batch, "threads": timed.threads, "machine": machine()}
-    ladder.time(timed.point, engine=timed.engine, precision=timed.precision, **where, **times)  # type: ignore[arg-type]
+def record(ladder: Ladder, row: Row) -> None:
+    """Writes the times of a row into a ladder."""
+    names = ("engine", "precision", "batch", "threads", "machine", "p50_ms", "p95_ms", "p99_ms")
+    ladder.time(row.point, **{name: getattr(row, name) for name in names})
 
 
 def time_model(
     model: "FlexibleModel", points: Sequence[str] | None = None, *, batch: int, threads: int, **limits: Any
-) -> None:
-    """Times of a model's points in PyTorch, into its ladder."""
+) -> Ladder:
+    """Times of a model's points in PyTorch, into its ladder; gives the rows timed."""
+    from supple.cost import profile
+
+    known = {row.point for row in model.ladder}
+    for row in profile(model):
+        if row.point not in known:
+            model.ladder.put(row)
     with of_model(model, threads) as one:
-        for timed in compare([(Choice("torch"), one)], points=points, batch=batch, threads=threads, **limits):
-            record(model.ladder, timed)
+        timed = compare([(Choice("torch"), one)], points=points, batch=batch, threads=threads, **limits)
+    for row in timed:
+        record(model.ladder, row)
+    keys = {row.key for row in timed}
+    return Ladder(row for row in model.ladder if row.key in keys)
+
+
+def time_bundle(bundle: Bundle) -> Bundle:
+    """An exported folder with the times of its points on every engine that it was checked on."""
+    choices = checked(bundle)
+    if choices:
+        made = [(choice, of_bundle(bundle, choice.engine, cores())) for choice in choices]
+        compare(made, threads=cores(), rounds=ROUNDS, seconds=SECONDS)
+    return bundle
+
+
+def bench_engines(
+    path: Path,
+    engine: str | None,
+    against: str | None,
+    points: Sequence[str],
+    batches: Sequence[int],
+    *,
+    threads: int,
+    rounds: int,
+) -> Ladder:
+    """Points (none: all) of a run or an exported folder on engines; of a run, the same network untouched and another
+    one of timm (`against`) beside them."""
+    if not path.is_dir():
+        raise RecipeError("engines run trained models.", "Give a run or an exported folder, or leave --engine out.")
+    engine = engine or ("all" if is_bundle(path) else "torch")
+    wanted = list(ENGINES) if engine == "all" else engine.split(",")
+    for name in wanted:
+        if name not in ENGINES:
+            raise RecipeError(f'there is no engine "{name}".', did_you_mean(name, ["all", *ENGINES]))
+    choices = choices_for(path)
+    if engine != "all":
+        choices = [choice for name in wanted for choice in named(path, choices, name)]
+    if not choices:
+        raise RecipeError(f"{path} has nothing that is installed here.", "pip install 'supple[export]'")
+    others = _others(path, against, threads)
+    for choice in choices:
+        remark(choice)
+    made = [(choice, opened(path, choice, threads)) for choice in choices]
+    found = Ladder()
+    for batch in batches:
+        for row in compare(made, others, points=points or None, batch=batch, threads=threads, rounds=rounds):
+            found.put(row)
+    return found
+
+
+def _others(path: Path, against: str | None, threads: int) -> dict[str, Callable[[Any], object]]:
+    """The network of a run as it was, and any other of timm, as functions of arrays."""
+    if is_bundle(path):
+        if against is not None:
+            raise RecipeError("--against is timed in PyTorch, beside a run.", "Give the run, not its export.")
+        return {}
+    import torch
+
+    from supple.checkpoint import load
+
+    torch.set_num_threads(threads)
+    model = load(path)
+    networks = {"static": model.extract(FULL).eval()}
+    if against is not None:
+        from supple.backbones.networks import timm_network
+
+        shape = model.input_shape or ()
+        if not all(isinstance(side, int) for side in shape):
+            raise RecipeError("--against takes networks for pictures; this run also hears.", "Leave --against out.")
+        given = {"num_classes": len(model.classes), "in_channels": shape[0], "input_shape": shape}
+        networks[against] = timm_network(**given, model=against).eval()
+
+    def run(network: Any, x: Any) -> object:
+        tensors = tuple(map(torch.from_numpy, x))
+        with torch.inference_mode():
+            return network(tensors[0] if len(tensors) == 1 else tensors)
+
+    return {name: partial(run, network) for name, network in networks.items()}
 
 
 def _inputs(one: Predictor, batch: int) -> tuple[np.ndarray[Any, Any], ...]:

@@ -1,6 +1,7 @@
 """Opening a run or an exported folder for answers: which engines there are, and which of them is the fastest here."""
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +49,7 @@ class Choice:
 
 
 def predictor(
-    source: "str | Path | FlexibleModel",
+    source: "str | os.PathLike[str] | FlexibleModel",
     engine: str = "auto",
     threads: int = 2,
     precision: str | None = None,
@@ -69,9 +70,9 @@ def predictor(
         raise RecipeError(f'precision is "{precision}".', f"Possible: {', '.join(PRECISIONS)}.")
     if precision == "bf16":
         must_have_bf16(f"{source} in bf16")
-    if not isinstance(source, str | Path):
+    if not isinstance(source, str | os.PathLike):
         if engine not in ("auto", "torch") or precision == "int8":
-            raise RecipeError("a model in hand runs on torch, in fp32 or bf16.", "Export it first: supple.exporting.")
+            raise RecipeError("a model in hand runs on torch, in fp32 or bf16.", "Export it first: supple.export.")
         return _warmed(of_model(source, threads, precision or "fp32"), "the model", warm)
     path = Path(source)
     if engine != "auto" and engine not in ENGINES:

@@ -42,7 +42,8 @@ def build(
     network = make(**fitting(make, **facts), **_settings(backbone))
     flex = METHODS[method["name"]]
     model = flex(network, **fitting(flex, **facts), **_settings(method))  # type: ignore[call-arg]
-    model.input_shape, model.backbone_spec = input_shape, dict(backbone)
+    model.input_shape, model.backbone_spec, model.method_spec = input_shape, dict(backbone), dict(method)
+    model.classes = tuple(map(str, range(num_classes)))
     return model
 
 

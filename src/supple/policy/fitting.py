@@ -67,6 +67,10 @@ class LogitSet:
     logits: Sequence[Array]  # of each point (samples, classes)
     labels: Array
 
+    def pick(self, rows: Array) -> "LogitSet":
+        """Of these samples only."""
+        return LogitSet(self.points, [logits[rows] for logits in self.logits], self.labels[rows])
+
     def right(self) -> Floats:
         """(samples, points), 1 where the answer is right."""
         return np.stack([(logits.argmax(1) == self.labels).astype(np.float64) for logits in self.logits], 1)

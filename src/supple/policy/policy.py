@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -77,6 +77,7 @@ class Policy:
     temperatures: tuple[float, ...]  # of all points
     measure: str = "max_probability"
     shares: tuple[float, ...] = ()  # of the samples that each point is expected to answer; none: not known
+    facts: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)  # what its calibration has found
 
     def __post_init__(self) -> None:
         assert len(self.points) == len(self.temperatures) == len(self.thresholds) + 1

@@ -13,24 +13,20 @@ from torch import nn
 from supple import checkpoint, files
 from supple.cost import count_macs, count_params
 from supple.errors import CheckpointError
-from supple.model import example
-from supple.point import Point
+from supple.model import FlexibleModel, example
+from supple.point import AnyPoint
 from supple.tasks import get_task
 
 TOLERANCE = 1e-5
 
 
 @torch.no_grad()
-def extract_to(run: Path, point: Point, out: Path, deploy: bool = False) -> dict[str, Any]:
-    """Extracts a point, compares its outputs with the run's, and writes model.pt2, model.safetensors, manifest.json."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise CheckpointError(f"{out} already exists and is not an empty folder.", "Choose a new folder with --out.")
-    model = checkpoint.load(run)
+def extract_to(model: FlexibleModel, point: AnyPoint, out: Path, deploy: bool = False) -> dict[str, Any]:
+    """Extracts a point, compares its outputs with the model's, writes model.pt2, model.safetensors, manifest.json."""
+    checkpoint.check_out(out)
     if not get_task(model.task).exportable:
-        raise CheckpointError(
-            f"{run} answers {model.task}: torch.export cannot write a number of outputs that depends on the sample.",
-            "Use the run itself, supple.load(RUN); model.extract(point) gives an ordinary module in Python.",
-        )
+        cause = f"torch.export cannot write answers of the task {model.task}: their number depends on the sample."
+        raise CheckpointError(cause, "Use the model itself; model.extract(point) gives an ordinary module in Python.")
     assert model.input_shape is not None
     point = model.check(point)
     network = model.extract(point, deploy=deploy).eval()

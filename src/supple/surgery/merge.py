@@ -18,10 +18,9 @@ from torch import Tensor
 
 from supple import checkpoint
 from supple.data.parts import Dataset
-from supple.data.splits import Splits
 from supple.errors import MergeError
 from supple.model import FlexibleModel
-from supple.recipe import Recipe, make_recipe
+from supple.recipe import Recipe
 from supple.scoring import to_device
 from supple.surgery.ensemble import Accuracy, OnProgress, answers, hits, orders
 from supple.training.finalize import score_and_save
@@ -31,26 +30,29 @@ from supple.training.finalize import score_and_save
 class MergeInput:
     """One run that is to answer together with others."""
 
-    name: str  # its folder
-    recipe: Recipe
+    name: str  # its folder, or its number
     model: FlexibleModel
     digest: str = ""  # of its weights
 
-
-def open_merge_inputs(folders: Iterable[Path]) -> list[MergeInput]:
-    """Opens run folders, each of which may be named only once."""
-    folders = list(folders)
-    places = [folder.resolve() for folder in folders]
-    for place, folder in enumerate(folders):
-        if places[place] in places[:place]:
-            raise MergeError(f"the run {folder} is given twice.", "Give every run once.")
-    return [_open(folder) for folder in folders]
+    @property
+    def recipe(self) -> Recipe:
+        return self.model.recipe or checkpoint.recipe_of_model(self.model)
 
 
-def _open(folder: Path) -> MergeInput:
-    model = checkpoint.load(folder)
-    manifest = checkpoint.read_manifest(folder)
-    return MergeInput(str(folder), make_recipe(manifest["recipe"]), model, manifest["files"][checkpoint.WEIGHTS])
+def open_merge_inputs(sources: Iterable[Path | FlexibleModel]) -> list[MergeInput]:
+    """Opens run folders, each of which may be named only once; models are taken as they are."""
+    opened: list[MergeInput] = []
+    for number, source in enumerate(sources, 1):
+        if isinstance(source, FlexibleModel):
+            opened.append(MergeInput(f"model {number}", source))
+            continue
+        if any(Path(one.name).resolve() == source.resolve() for one in opened):
+            raise MergeError(f"the run {source} is given twice.", "Give every run once.")
+        digest = checkpoint.read_manifest(source)["files"][checkpoint.WEIGHTS]
+        opened.append(MergeInput(str(source), checkpoint.load(source), digest))
+    if not opened:
+        raise MergeError("no run is given.", "Give run folders: supple merge runs/a runs/b --out runs/merged.")
+    return opened
 
 
 def must_see_alike(merge_inputs: Sequence[MergeInput]) -> None:
@@ -134,12 +136,19 @@ def parse_plan(text: str, runs: int, layers: int) -> Plan:
     if not re.fullmatch(r"\d{1,6}(-\d{1,6})*", text, re.ASCII):
         raise MergeError(f'--plan is "{text[:60]}", which is not a list of numbers.', cure)
     plan = tuple(int(part) for part in text.split("-"))
+    check_plan(plan, None, runs, layers)
+    return plan
+
+
+def check_plan(plan: Plan, owner: int | None, runs: int, layers: int) -> None:
+    cure = f"Name one of the {runs} runs for each of the {layers} layers: --plan {_example(runs, layers)}."
     if len(plan) != layers:
         raise MergeError(f"--plan names runs for {len(plan)} layers; the runs have {layers}.", cure)
     for run in plan:
         if not 1 <= run <= runs:
             raise MergeError(f"--plan names run {run}; there are {runs}, counted from 1.", cure)
-    return plan
+    if owner is not None and not 1 <= owner <= runs:
+        raise MergeError(f"--ends is {owner}.", f"Give the number of a run, from 1 to {runs}, or {MEAN}.")
 
 
 def parse_ends(text: str, runs: int) -> int | None:
@@ -244,15 +253,13 @@ def score_merges(
     return found
 
 
-def merge_to(
-    out: Path, merge_inputs: Sequence[MergeInput], plan: Plan, owner: int | None, splits: Splits
-) -> dict[str, Any]:
-    """Writes the merged model as a run, scored on the test images; gives what its manifest says of the runs."""
+def merge_to(out: Path, merge_inputs: Sequence[MergeInput], plan: Plan, owner: int | None, test: Any) -> FlexibleModel:
+    """Writes the merged model as a run, scored on the test samples; its manifest says where the layers come from."""
     facts = {
         "plan": list(plan),
         "ends": MEAN if owner is None else owner,
         "runs": [{"run": one.name, "weights": one.digest} for one in merge_inputs],
     }
     model = merge([one.model for one in merge_inputs], plan, owner)
-    score_and_save(merge_inputs[(owner or 1) - 1].recipe, out, model, splits, {"merged": facts})
-    return facts
+    score_and_save(merge_inputs[(owner or 1) - 1].recipe, out, model, test, {"merged": facts})
+    return model

@@ -2,9 +2,10 @@
 
 import copy
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -12,15 +13,13 @@ from torch import Tensor, nn
 from supple import checkpoint, files
 from supple.backbones.dims import Block, blocks_of, cut_block
 from supple.cost import count_macs, count_params, on_meta
-from supple.data.splits import Splits
 from supple.errors import RecipeError
 from supple.inference.timing import interleave
-from supple.methods import build
-from supple.methods.nested import sort_dims
+from supple.methods.nested import Nested, sort_dims
 from supple.methods.prune import folded
 from supple.methods.ranking import BASELINE_CRITERIA, Kept, Ranking, Scores, best_first, keep
-from supple.model import FlexibleModel
-from supple.recipe import Recipe
+from supple.methods.static import Static
+from supple.model import FlexibleModel, example
 from supple.sampling import SAMPLERS
 from supple.training.finalize import score_and_save
 
@@ -97,43 +96,71 @@ def nest(model: FlexibleModel, widths: tuple[float, ...], plan: Plan) -> tuple[n
     return network, kept
 
 
-def pruned_recipe(recipe: Recipe, kept: Kept, out: Path) -> Recipe:
-    """The recipe that fine-tunes a pruned network with the search's settings, from its own weights.
+@dataclass(frozen=True)
+class Cut:
+    """A model made smaller, what it kept at each width, and the points that were left behind."""
 
-    It holds no settings of its method, so that `method.name=exits` is all it takes to try another.
+    model: FlexibleModel
+    kept: list[Kept]
+    left: str
+
+
+def cut(model: FlexibleModel, ratio: float | None, widths: Sequence[float] | None, plan: Plan) -> Cut:
+    """`prune` as a model of method static, whose backbone is the pruned network; or `nest`, of method nested."""
+    if (ratio is None) == (widths is None):
+        cause = "one of --ratio and --widths is needed." if ratio is None else "--ratio and --widths are both given."
+        raise RecipeError(cause, "Give --ratio 0.4, or --widths 0.2,0.4,0.6,0.8.")
+    for option, value, known in (
+        ("--ranking", plan.ranking, get_args(Ranking)),
+        ("--by", plan.by, ("score", *BASELINE_CRITERIA)),
+    ):
+        if value not in known:
+            raise RecipeError(f'{option} is "{value}".', f"Possible: {', '.join(known)}.")
+    made: FlexibleModel
+    backbone, method = model.backbone_spec, {"name": "static"}
+    if ratio is not None:
+        network, one = prune(model, ratio, plan)
+        kept, made = [one], Static(network)
+        backbone = None if backbone is None else {**backbone, "kept": one.shape}
+    else:
+        shares = tuple(map(float, widths or ()))
+        if not shares or list(shares) != sorted(set(shares)) or not 0 < shares[0] <= shares[-1] < 1:
+            raise RecipeError(f"--widths is {shares}.", "Give rising shares between 0 and 1: 0.2,0.4,0.6,0.8.")
+        network, kept = nest(model, shares, plan)
+        settings: dict[str, Any] = {"widths": shares, "shapes": tuple(one.shape for one in kept)}
+        made, method = Nested(network, **settings), {"name": "nested", **settings}
+    assert model.input_shape is not None
+    left = must_be_its_network(model, example(model.input_shape, 1, torch.randn))
+    return Cut(_with_sections(model, made, backbone, method), kept, left)
+
+
+def _with_sections(
+    source: FlexibleModel, made: FlexibleModel, backbone: dict[str, Any] | None, method: dict[str, Any]
+) -> FlexibleModel:
+    """A model for the samples of another one. Its recipe is that of the other, but for the network: it fine-tunes with
+    the search's settings. It holds no settings of method static, so that `method.name=exits` is all it takes to try
+    another.
     """
-    backbone = {**recipe.backbone, "kept": kept.shape}
-    return _starting(recipe, backbone, {"name": "static"}, out)
+    made.classes, made.preprocess, made.task = source.classes, source.preprocess, source.task
+    made.input_shape, made.backbone_spec, made.method_spec = source.input_shape, backbone, method
+    if source.recipe is not None:
+        made.recipe = source.recipe.model_copy(update={"backbone": backbone or {}, "method": method})
+    return made.eval()
 
 
-def nested_recipe(recipe: Recipe, widths: tuple[float, ...], kept: list[Kept], out: Path) -> Recipe:
-    method = {"name": "nested", "widths": widths, "shapes": tuple(one.shape for one in kept)}
-    return _starting(recipe, recipe.backbone, method, out)
-
-
-def _starting(recipe: Recipe, backbone: dict[str, Any], method: dict[str, Any], out: Path) -> Recipe:
+def save(out: Path, model: FlexibleModel, test: Any) -> None:
+    """Writes a model as a run, scored on the test samples; it can be trained on from recipe.yaml."""
+    recipe = model.recipe or checkpoint.recipe_of_model(model)
     changed: dict[str, Any] = {"init": str(out), "settle": ()}
     if recipe.train.sample not in SAMPLERS:  # a group of the method that was
         changed["sample"] = "every"
-    train = recipe.train.model_copy(update=changed)
-    return recipe.model_copy(update={"backbone": backbone, "method": method, "train": train})
-
-
-def save(out: Path, source: FlexibleModel, recipe: Recipe, network: nn.Module, splits: Splits) -> FlexibleModel:
-    """Writes a network as a run with this recipe, scored on the test images; it can be trained on from recipe.yaml."""
-    assert source.input_shape is not None
-    model = build(recipe.backbone, recipe.method, len(source.classes), source.input_shape)
-    model.get_submodule("backbone").load_state_dict(network.state_dict())
-    model.classes, model.preprocess, model.task = source.classes, source.preprocess, source.task
-    model.eval()
+    recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update=changed)})
     try:
-        score_and_save(recipe, out, model, splits, {})
+        score_and_save(recipe, out, model, test, {})
         files.write(out / checkpoint.RECIPE, recipe.to_yaml())
     except BaseException:
         shutil.rmtree(out, ignore_errors=True)  # it was empty: the command can be given again
         raise
-    model.ladder = checkpoint.load_ladder(out)
-    return model
 
 
 # --- what it did to each block ----------------------------------------------------------------------------------------

@@ -8,22 +8,25 @@ from torch import nn
 
 from supple.backbones import BACKBONES
 from supple.backbones.protocols import own_objective, own_task
-from supple.checkpoint import load, read_manifest
+from supple.checkpoint import load, read_recipe
 from supple.data import copycat
 from supple.data.images import ImageSet
 from supple.data.registry import DATASETS
 from supple.data.registry import load as load_set
 from supple.data.splits import Splits
-from supple.errors import RecipeError, SuppleError
+from supple.errors import DataError, RecipeError, SuppleError
 from supple.methods import build
 from supple.model import FlexibleModel, Shape
 from supple.progress import counting
-from supple.recipe import Recipe, make_recipe
+from supple.recipe import Recipe
 from supple.text import first, say
 
 
 def load_data(recipe: Recipe) -> Splits:
     """The data of a recipe, split; what the recipe says of their classes must be true."""
+    if not recipe.data.name:
+        cause = "this run was trained on data given in Python, which it cannot find again."
+        raise DataError(cause, "Give them in Python too; or name some: data.name=folder data.root=PICTURES.")
     settings = recipe.data.model_dump()
     own = {key: settings[key] for key in DATASETS[recipe.data.name].settings()}
     splits = load_set(recipe.data.name, fingerprint=recipe.data.fingerprint, **own)
@@ -59,7 +62,7 @@ def with_copies(recipe: Recipe, splits: Splits, quiet: bool = False) -> Splits:
 
 def data_of(run: str | Path) -> Splits:
     """The data that a run was trained with."""
-    return load_data(make_recipe(read_manifest(Path(run))["recipe"]))
+    return load_data(read_recipe(Path(run)))
 
 
 def pin(recipe: Recipe, splits: Splits) -> Recipe:

@@ -7,28 +7,28 @@ from typing import Any
 from supple import checkpoint
 from supple.cost import profile
 from supple.data.loaders import as_batches
-from supple.data.splits import Splits
 from supple.model import FlexibleModel
 from supple.point import Point
 from supple.recipe import Recipe, Train
 from supple.scoring import evaluate
 from supple.text import say, some
-from supple.training.build import fresh_model
 from supple.training.state import BEST, TrainState
 
 SETTLED_ON = 4096  # images
 
 
-def finalize(recipe: Recipe, folder: Path, splits: Splits, state: TrainState, quiet: bool) -> None:
-    """Takes the best epoch's weights, settles, scores the test images, and writes the run folder."""
-    model = fresh_model(recipe, splits)
+def finalize(
+    recipe: Recipe, folder: Path, model: FlexibleModel, train: Any, val: Any, test: Any, state: TrainState, quiet: bool
+) -> None:
+    """Takes the best epoch's weights, settles, scores the test samples, and writes the run folder."""
     checkpoint.fill(model, checkpoint.read_tensors(folder / BEST), folder / BEST)
-    settle(model, splits.train, splits.val, settled_points(recipe.train), recipe.train.seed)
+    settle(model, train, val, settled_points(recipe.train), recipe.train.seed)
     facts = {"seconds": round(state.seconds, 1), "epoch": state.best_epoch, "epochs": state.epoch}
-    score_and_save(recipe, folder, model, splits, facts)
+    score_and_save(recipe, folder, model, test, facts)
     shutil.rmtree(folder / checkpoint.STATE, ignore_errors=True)
     if not quiet:
-        tested = some(len(splits.test), f"test {splits.test.preprocess.kind}")
+        kind = "sample" if model.preprocess is None else model.preprocess.kind
+        tested = some(model.ladder.rows[0].n or 0, f"{'validation' if test is val else 'test'} {kind}")
         say(f"{folder}: best epoch {state.best_epoch}/{state.epoch}; scores on {tested}")
 
 
@@ -42,18 +42,17 @@ def settle(model: FlexibleModel, train: Any, val: Any, points: list[Point], seed
     model.settle(data.drawn(SETTLED_ON, 256, seed), points)
 
 
-def score_and_save(recipe: Recipe, folder: Path, model: FlexibleModel, splits: Splits, facts: dict[str, Any]) -> None:
-    """Scores every point on the test images and writes weights, manifest, ladder and report."""
+def score_and_save(recipe: Recipe, folder: Path, model: FlexibleModel, test: Any, facts: dict[str, Any]) -> None:
+    """Scores every point on the test samples and writes weights, manifest, ladder and report."""
     from supple.reporting import write_report
 
-    ladder = checkpoint.load_ladder(folder).where(
-        precision="fp32"
-    )  # times of points; bf16 was scored for other weights
+    ladder = checkpoint.load_ladder(folder).where(precision="fp32")  # bf16 was scored for other weights
     for row in profile(model):
         ladder.update(row.point, **row.counts())
-    for score in evaluate(model, splits.test):
+    for score in evaluate(model, test):
         ladder.update(score.name, **score.facts())
     kept = ("seconds", "epoch", "epochs", "merged")
     checkpoint.save(folder, model, recipe, {key: facts[key] for key in kept if key in facts})
     checkpoint.save_ladder(folder, ladder)
+    model.ladder = ladder
     write_report(folder)

@@ -4,7 +4,6 @@ Lightning Fabric carries it to other devices, precisions and nodes.
 """
 
 import copy
-import json
 import math
 import os
 import random
@@ -22,11 +21,11 @@ from supple import checkpoint, files
 from supple.cost import costly_branches, profile
 from supple.data.loaders import Batches, as_batches
 from supple.errors import RecipeError, TrainError
-from supple.losses import OBJECTIVES, Objective, make_objective, usual_loss
+from supple.losses import Objective, make_objective, usual_loss
 from supple.model import FlexibleModel
 from supple.point import FULL, Group, Point
 from supple.progress import Progress
-from supple.recipe import Recipe, Train, make_train, named_settings
+from supple.recipe import Recipe, Train
 from supple.sampling import SAMPLERS, from_group, seed_of
 from supple.scoring import evaluate, evaluate_group, mean_loss, mean_score
 from supple.tasks import TASKS
@@ -34,24 +33,21 @@ from supple.text import say, some
 from supple.training.autotune import choose, settle_precision
 from supple.training.build import fresh_model, load_data, pin, with_copies
 from supple.training.feature_cache import cached
-from supple.training.finalize import finalize, settle, settled_points
+from supple.training.finalize import finalize, settled_points
 from supple.training.init import initialise
 from supple.training.optim import set_rates
 from supple.training.schedule import make_schedule, should_stop
 from supple.training.state import (
     BEST,
-    FIT,
     GracefulInterrupt,
     Interrupted,
     TrainState,
     add_metrics,
     begin,
-    begin_fit,
     claim,
     newest_state,
     restore,
     save,
-    weights,
 )
 from supple.training.step import make_fabric, set_up, to_step, training_step
 
@@ -104,37 +100,23 @@ def train(recipe: Recipe | None, folder: str | Path, *, resume: bool = False, qu
             if not quiet:
                 say(f"{folder} has finished; there is nothing to resume.")
             return folder
-        settings = settle_precision(started.train, quiet or not is_main())
-        started = started.model_copy(update={"train": settings})
-        fabric = make_fabric(settings)
+        started, fabric = launched(started, quiet)
         quiet = quiet or not fabric.is_global_zero
         splits = with_copies(started, load_data(started), quiet)
         model = fresh_model(started, splits)
-        if newest_state(folder) is None or settings.cache_features:
+        if newest_state(folder) is None or started.train.cache_features:
             initialise(model, started, quiet)
-        objective = make_objective(started.loss, model.points, model.task)
-        first = fabric.is_global_zero and not (folder / checkpoint.RECIPE).is_file()
-        if first:
+        if is_new(folder, fabric):
             started = pin(started, splits)
-        learnt, val = cached(started, model, splits, quiet) if settings.cache_features else (splits.train, splits.val)
-        again = f"supple train {folder} --resume"
-        taught, size = teaches(started.loss), started.data.batch_size
-        batches = as_batches(learnt)
-        training = Training(fabric, settings, folder, model, batches, val, objective, size, taught, quiet, again)
-        refuse_early(training)
+        cache = started.train.cache_features
+        learnt, val = cached(started, model, splits, quiet) if cache else (splits.train, splits.val)
         if not quiet:
-            say(f"{started.data.name}: {splits}; {some(training.steps, 'step')} per epoch")
-            for warning in costly_branches(profile(model)):
-                say(warning)
-        if first:
-            training = training.with_choices()
-            started = started.model_copy(update={"train": training.settings})
-            files.write(folder / checkpoint.RECIPE, started.to_yaml())
-        fabric = training.fabric
-        started = fabric.broadcast(started)
-        state = fit(replace(training, settings=started.train))
+            steps = as_batches(learnt).steps(started.data.batch_size * fabric.world_size)
+            say(f"{started.data.name}: {splits}; {some(steps, 'step')} per epoch")
+        started, fabric, state = carry_out(started, folder, fabric, model, learnt, val, quiet)
         if fabric.is_global_zero:
-            finalize(started, folder, splits, state, quiet)
+            parts = splits.train, splits.val, splits.test
+            finalize(started, folder, fresh_model(started, splits), *parts, state, quiet)
         fabric.barrier()
     return folder
 
@@ -144,42 +126,82 @@ def fit_model(
     data: Any,
     val: Any,
     folder: str | Path,
-    settings: Train | Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
     *,
+    test: Any = None,
     loss: Mapping[str, Any] | None = None,
-    batch_size: int = 64,
+    about: Mapping[str, Any] | None = None,
     resume: bool = False,
     quiet: bool = False,
-) -> TrainState:
+) -> Path:
     """Trains a model in place, without a recipe: in the end it has the best epoch's weights, settled, in eval mode.
 
-    `data` and `val` are data sets or loaders (see `data/loaders.py`); a loader has a batch size of its own. `settings`
-    are those of a recipe's `train` section, `loss` of its `loss` section (None: the task's usual one). The folder
-    gets the metrics and the states from which the same call with `resume` goes on.
+    `data`, `val` and `test` (None: the validation data) are data sets or loaders (see `data/loaders.py`); a loader has
+    a batch size of its own. `settings` are those of a recipe's `train` section, `loss` of its `loss` section (None: the
+    task's usual one), `about` of its `data` section, as far as they are known. The folder becomes a run; the same call
+    with `resume` goes on with one that was interrupted.
     """
-    folder, where = Path(folder), "fit_model"
-    settings = settings if isinstance(settings, Train) else make_train(settings or {}, where)
-    refuse_unused(settings)
-    wanted = named_settings("loss", dict(loss or {"name": usual_loss(model.task)}), OBJECTIVES, where)
+    folder = Path(folder)
+    wanted = dict(loss or {"name": usual_loss(model.task)})
+    given = checkpoint.recipe_of_model(model, data=dict(about or {}), train=dict(settings or {}), loss=wanted)
+    refuse_unused(given.train)
     with claim(folder) if is_main() else nullcontext():
-        sections = {"train": settings.model_dump(mode="json"), "loss": wanted, "data": {"batch_size": batch_size}}
-        sections = begin_fit(folder, sections, resume or not is_main())
-        settings = settle_precision(make_train(sections["train"], where), quiet or not is_main())
-        fabric = make_fabric(settings)
-        quiet = quiet or not fabric.is_global_zero
-        objective, taught = make_objective(wanted, model.points, model.task), teaches(wanted)
-        batches, again = as_batches(data), "make the same call with resume=True"
-        training = Training(fabric, settings, folder, model, batches, val, objective, batch_size, taught, quiet, again)
-        refuse_early(training)
-        if fabric.is_global_zero and not (folder / FIT).is_file():
-            training = training.with_choices()
-            sections["train"] = training.settings.model_dump(mode="json")
-            files.write(folder / FIT, json.dumps(sections, indent=1))
-        state = fit(replace(training, settings=training.fabric.broadcast(training.settings)))
-        checkpoint.fill(model, checkpoint.read_tensors(folder / BEST), folder / BEST)
-        settle(model, data, val, settled_points(settings), settings.seed)
+        started = begin(folder, given, resume or not is_main())
+        if started is not None:  # else it has finished
+            started, fabric = launched(started, quiet)
+            quiet = quiet or not fabric.is_global_zero
+            how = "make the same call with resume=True"
+            started, fabric, state = carry_out(started, folder, fabric, model, data, val, quiet, how)
+            if fabric.is_global_zero:
+                finalize(started, folder, model, data, val, val if test is None else test, state, quiet)
+            fabric.barrier()
+    checkpoint.fill(model, checkpoint.read_tensors(folder / checkpoint.WEIGHTS), folder / checkpoint.WEIGHTS)
+    model.ladder, model.recipe = checkpoint.load_ladder(folder), checkpoint.read_recipe(folder)
     model.eval()
-    return state
+    return folder
+
+
+def launched(recipe: Recipe, quiet: bool) -> tuple[Recipe, Fabric]:
+    """The recipe in a precision that this processor has, and the processes, devices and precision to train with."""
+    settings = settle_precision(recipe.train, quiet or not is_main())
+    return recipe.model_copy(update={"train": settings}), make_fabric(settings)
+
+
+def is_new(folder: Path, fabric: Fabric) -> bool:
+    """Whether this process is to write down what the first start of a training chooses."""
+    return bool(fabric.is_global_zero) and not (folder / checkpoint.RECIPE).is_file()
+
+
+def carry_out(
+    recipe: Recipe, folder: Path, fabric: Fabric, model: FlexibleModel, data: Any, val: Any, quiet: bool, how: str = ""
+) -> tuple[Recipe, Fabric, TrainState]:
+    """Trains a model: gives the recipe with what the first start chose, the Fabric it took, and the last state.
+
+    how: to go on after an interruption.
+    """
+    training = Training(
+        fabric,
+        recipe.train,
+        folder,
+        model,
+        as_batches(data),
+        val,
+        make_objective(recipe.loss, model.points, model.task),
+        recipe.data.batch_size,
+        bool(recipe.loss.get("teachers", "none") != "none"),
+        quiet,
+        how or f"supple train {folder} --resume",
+    )
+    refuse_early(training)
+    if not quiet:
+        for warning in costly_branches(profile(model)):
+            say(warning)
+    if is_new(folder, fabric):
+        training = training.with_choices()
+        recipe = recipe.model_copy(update={"train": training.settings})
+        files.write(folder / checkpoint.RECIPE, recipe.to_yaml())
+    recipe = training.fabric.broadcast(recipe)
+    return recipe, training.fabric, fit(replace(training, settings=recipe.train))
 
 
 def is_main() -> bool:
@@ -201,10 +223,6 @@ def refuse_unused(settings: Train) -> None:
         if getattr(settings, key):
             cause = f"train.{key} is set, but the model is given."
             raise RecipeError(cause, "Leave it out: the training starts from the model as it is.")
-
-
-def teaches(loss: Mapping[str, Any]) -> bool:
-    return bool(loss.get("teachers", "none") != "none")
 
 
 def fit(training: Training) -> TrainState:
@@ -328,7 +346,7 @@ def end_epoch(
         state.best, state.best_epoch = merit, state.epoch + 1
     if training.fabric.is_global_zero:
         if best:
-            files.write(folder / BEST, weights(model))
+            files.write(folder / BEST, checkpoint.weights_of(model))
         add_metrics(folder, line)
     progress.epoch(state.epoch, line["loss"], scores, best)
     state.next_epoch()

@@ -16,7 +16,7 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from supple import checkpoint
-from supple.checkpoint import METRICS, RECIPE, STATE, read_json, read_tensors
+from supple.checkpoint import METRICS, RECIPE, STATE, read_json, read_tensors, weights_of
 from supple.errors import CheckpointError, RecipeError, SaveError, SuppleError
 from supple.files import sha256, write
 from supple.model import FlexibleModel, Output
@@ -25,7 +25,6 @@ from supple.tasks import Task
 from supple.text import say
 
 BEST = f"{STATE}/best.safetensors"
-FIT = "fit.json"  # the settings of a training without a recipe
 KEPT_STATES = 2
 Sections = dict[str, dict[str, Any]]
 # What a recipe may leave open, and the first start writes down: see probe.py and assemble.pin.
@@ -108,7 +107,7 @@ def begin(folder: Path, recipe: Recipe | None, resume: bool) -> Recipe | None:
     saved = folder / RECIPE
     finished = (folder / checkpoint.MANIFEST).is_file() and not (folder / STATE).is_dir()
     if not resume and (saved.is_file() or finished):
-        cure = f"Resume it: supple train {folder} --resume. Or choose another folder with --out."
+        cure = f"Resume it: supple train {folder} --resume, or resume=True. Or choose another folder with --out."
         raise CheckpointError(f"{folder} already holds a {'finished run' if finished else 'training'}.", cure)
     if finished:
         return None
@@ -116,23 +115,8 @@ def begin(folder: Path, recipe: Recipe | None, resume: bool) -> Recipe | None:
         if recipe is None:
             raise CheckpointError(f"{folder} holds no training to resume.", "Give a recipe: supple train RECIPE.")
         return recipe
-    started = load_recipe(saved)
+    started = load_recipe(saved, partial=True)
     refuse_changes(started.resolved(), recipe.resolved() if recipe else {}, folder)
-    return started
-
-
-def begin_fit(folder: Path, given: Sections, resume: bool) -> Sections:
-    """The settings of a training without a recipe: those it was started with, or those given where it is new."""
-    saved = folder / FIT
-    if any((folder / name).is_file() for name in (RECIPE, checkpoint.MANIFEST)):
-        raise CheckpointError(f"{folder} already holds a run.", "Choose another folder.")
-    if not saved.is_file():
-        return given
-    if not resume:
-        cure = "Resume it: resume=True. Or choose another folder."
-        raise CheckpointError(f"{folder} already holds a training.", cure)
-    started: Sections = read_json(saved)
-    refuse_changes(started, json.loads(json.dumps(given)), folder)
     return started
 
 
@@ -146,10 +130,6 @@ def refuse_changes(started: Sections, given: Sections, folder: Path) -> None:
                 raise RecipeError(f"this training was started with {section}.{key}={before}, not {value}.", cure)
 
 
-def weights(model: FlexibleModel) -> dict[str, Tensor]:
-    return {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
-
-
 def save(
     fabric: Fabric, folder: Path, model: FlexibleModel, optimizer: torch.optim.Optimizer | None, state: TrainState
 ) -> None:
@@ -157,7 +137,7 @@ def save(
     if not fabric.is_global_zero:
         return
     path = folder / STATE / f"epoch-{state.epoch:05d}-step-{state.step:07d}.safetensors"
-    tensors = {f"model.{name}": value for name, value in weights(model).items()}
+    tensors = {f"model.{name}": value for name, value in weights_of(model).items()}
     packed = None if optimizer is None else _pack(optimizer.state_dict(), "optimizer", tensors)
     write(path, tensors)
     precision = fabric.strategy.precision.state_dict()  # the loss scale of fp16; else empty

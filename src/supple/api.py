@@ -1,0 +1,405 @@
+"""The verbs as functions: all that the command line does, from Python.
+
+A verb takes a model in hand or a run folder, and returns objects. It prints nothing, unless `progress=True` asks for a
+bar on stderr. What is measured of a run is written into its folder; of a model in hand, onto the model (`model.ladder`,
+`model.policy`). Data are a data set, a loader of torch, or a path of pictures; None: the run's own.
+"""
+
+import json
+import os
+import random
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from supple import checkpoint, cost
+from supple.analysis import IMAGES, check_options, method_of
+from supple.analysis import analyse as run_analysis
+from supple.analysis.finding import Finding, Subject, choose
+from supple.data.preprocess import saved_preprocess
+from supple.data.registry import load as load_set
+from supple.errors import DataError, RecipeError
+from supple.exporting.check import scores_in_bf16
+from supple.exporting.write import Held, Wanted, number_of_graphs, precision_of, up_to_date
+from supple.exporting.write import export as write_graphs
+from supple.inference.bundle import Bundle, is_bundle, open_bundle
+from supple.inference.calibration import MOST
+from supple.inference.calibration import calibrate as find_policy
+from supple.inference.compare import bench_engines, time_bundle, time_model
+from supple.inference.engines import MAX_DROP
+from supple.inference.select import EXPORTS, predictor
+from supple.ladder import Ladder
+from supple.machine import cores, machine
+from supple.methods.ranking import Ranking
+from supple.model import FlexibleModel
+from supple.opening import Opened, Path_, Source, class_names, must_be_run, open_any, open_source
+from supple.point import AnyPoint, Point, as_point
+from supple.policy.fitting import Target
+from supple.policy.policy import MEASURES, Policy
+from supple.progress import counting
+from supple.recipe import Recipe, load_recipe
+from supple.reporting import write_report
+from supple.scoring import draw, evaluate_group
+from supple.scoring import evaluate as score_points
+from supple.surgery.extract import extract_to
+from supple.surgery.merge import check_plan, count_layers, merge_to, must_be_alike, open_merge_inputs, random_plan
+from supple.surgery.merge import merge as merge_models
+from supple.surgery.prune import Plan, cut
+from supple.surgery.prune import save as save_pruned
+from supple.tasks import get_task
+from supple.text import did_you_mean, say, some
+from supple.training.loop import fit_model
+from supple.training.loop import train as train_recipe
+
+Points = Iterable[AnyPoint] | AnyPoint | None  # None: all
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished training. It stands for its folder wherever a path is taken."""
+
+    folder: Path
+    model: FlexibleModel
+
+    @property
+    def ladder(self) -> Ladder:
+        return self.model.ladder
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """A line for every epoch."""
+        return [json.loads(line) for line in (self.folder / checkpoint.METRICS).read_text().splitlines()]
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
+
+
+# --- make a flexible model --------------------------------------------------------------------------------------------
+
+
+def train(
+    recipe: Recipe | Path_, out: Path_, changes: Iterable[str] = (), *, resume: bool = False, progress: bool = False
+) -> Run:
+    """Trains a recipe, given as a file or an object, into a run folder; changes such as "train.epochs=3"."""
+    if not isinstance(recipe, Recipe):
+        recipe = load_recipe(os.fspath(recipe), changes)
+    elif changes := tuple(changes):
+        recipe = checkpoint.changed(recipe.resolved(), changes)
+    folder = train_recipe(recipe, Path(out), resume=resume, quiet=not progress)
+    return Run(folder, checkpoint.load(folder))
+
+
+def fit(
+    model: FlexibleModel,
+    data: Any,
+    val: Any = None,
+    *,
+    out: Path_,
+    epochs: int = 10,
+    test: Any = None,
+    batch_size: int = 64,
+    classes: Sequence[str] | None = None,
+    preprocess: Any = None,
+    loss: Mapping[str, Any] | None = None,
+    resume: bool = False,
+    progress: bool = False,
+    **train: Any,
+) -> Run:
+    """Trains a model in place, and writes it as a run: in the end it has the weights of the best epoch.
+
+    data, val, test: data sets, or loaders, which have a batch size of their own; or data alone, a path of pictures,
+    which is split. `val` chooses the epoch; the run's scores are on `test` or, without one, on `val`. classes (names)
+    and preprocess (a mapping with size, channels, mean and std) are needed for answers from files; pictures bring their
+    own. loss and the further keywords are those of a recipe's sections `loss` and `train`: lr=0.01, optimizer="adamw".
+    `resume=True` goes on with a training that was interrupted, with a loader from the last whole epoch on.
+    """
+    about: dict[str, Any] = {"batch_size": batch_size}
+    if isinstance(data, (str, os.PathLike)):
+        if val is not None or test is not None:
+            raise DataError("data is a path, which is split: val and test do not go with it.", "Leave them out.")
+        shape = model.input_shape or (3, 0, 0)
+        settings = {"root": os.fspath(data), "size": shape[1], "channels": shape[0]}
+        splits = load_set("folder", **settings)
+        data, val, test = splits.train, splits.val, splits.test
+        classes, preprocess = splits.train.classes, splits.train.preprocess
+        about |= {"name": "folder", **settings, **preprocess.facts()}
+        about |= {"classes": len(classes), "fingerprint": splits.fingerprint}
+    if val is None:
+        raise DataError("val is missing: the best epoch is chosen with it.", "Give samples that are not trained on.")
+    model.classes = class_names(model, data, classes)
+    if preprocess is not None:
+        found = preprocess if hasattr(preprocess, "arrays") else saved_preprocess(model.task, dict(preprocess))
+        model.preprocess = found
+    settings = {"epochs": epochs, **train}
+    how: dict[str, Any] = {"loss": loss, "about": about, "resume": resume, "quiet": not progress}
+    return Run(fit_model(model, data, val, Path(out), settings, test=test, **how), model)
+
+
+def extract(source: Source, out: Path_, point: AnyPoint = "full", *, deploy: bool = False) -> Path:
+    """One point as an ordinary network in a new folder, for `torch.export.load`; see also `model.extract`."""
+    extract_to(open_source(source).model, point, Path(out), deploy)
+    return Path(out)
+
+
+def prune(
+    source: Source,
+    ratio: float | None = None,
+    *,
+    widths: Sequence[float] | None = None,
+    ranking: Ranking = "global",
+    by: str = "score",
+    multiple: int = 1,
+    seed: int = 0,
+    out: Path_ | None = None,
+    data: Any = None,
+) -> FlexibleModel:
+    """A transformer without the share `ratio` of its dimensions that matter least; or, with `widths`, one model for
+    several shares kept. out: a new run folder for it, scored on `data`.
+    """
+    opened = open_source(source)
+    small = cut(opened.model, ratio, widths, Plan(ranking, by, multiple, seed)).model
+    if out is not None:
+        checkpoint.check_out(Path(out))
+        save_pruned(Path(out), small, opened.data(data, "test"))
+    return small
+
+
+def merge(
+    sources: Sequence[Source],
+    plan: Sequence[int] | None = None,
+    *,
+    ends: int | Literal["mean"] = 1,
+    seed: int = 0,
+    out: Path_ | None = None,
+    data: Any = None,
+) -> FlexibleModel:
+    """One model of the layers of several. plan: for every layer its source, from 1; None: a random one that takes no
+    source twice. ends: whose stem, norm and head. out: a new run folder for it, scored on `data`.
+    """
+    inputs = open_merge_inputs(s if isinstance(s, FlexibleModel) else Path(s) for s in sources)
+    must_be_alike(inputs)
+    models = [one.model for one in inputs]
+    layers, owner = count_layers(models[0]), None if ends == "mean" else ends
+    chosen = random_plan(len(models), layers, random.Random(seed)) if plan is None else tuple(plan)
+    check_plan(chosen, owner, len(models), layers)
+    if out is None:
+        return merge_models(models, chosen, owner)
+    checkpoint.check_out(Path(out))
+    return merge_to(Path(out), inputs, chosen, owner, open_source(sources[0]).data(data, "test"))
+
+
+# --- know what it costs and scores ------------------------------------------------------------------------------------
+
+
+def profile(source: Source, points: Points = None, *, changes: Iterable[str] = ()) -> Ladder:
+    """MACs and parameters of every point, counted without weights; also of a recipe."""
+    opened = open_any(source, changes)
+    return Ladder(cost.profile(opened.model, opened.points(points)))
+
+
+def evaluate(
+    source: Source,
+    data: Any = None,
+    points: Points = None,
+    *,
+    draws: int = 5,
+    precision: Literal["fp32", "bf16"] = "fp32",
+    changes: Iterable[str] = (),
+    progress: bool = False,
+) -> Ladder:
+    """The score of every point, in one pass over the data; where no points are named, also of every group of points,
+    as the mean over some that are drawn. precision bf16: what PyTorch loses in bf16 on this processor.
+    """
+    if precision not in ("fp32", "bf16"):
+        raise RecipeError(f'precision is "{precision}".', "Possible: fp32, bf16. int8 is exported: int8=True.")
+    if isinstance(draws, bool) or not 0 <= draws <= 1000:
+        raise RecipeError(f"draws is {draws}.", "Give a number from 0 to 1000.")
+    opened = open_source(source, changes)
+    model, asked = opened.model, opened.points(points)
+    samples = opened.data(data, "test")
+    result, known = Ladder(cost.profile(model, asked)), model.ladder
+    counts = {row.point: row.counts() for row in result}
+    groups = [*model.groups.values()] if points is None and draws and precision == "fp32" else []
+    with counting(_size(samples) * (1 + len(groups)), "evaluating", quiet=not progress) as count:
+        if precision == "bf16":
+            for score, in_bf16, lost in scores_in_bf16(model, samples, asked):
+                facts = counts[score.name] | score.facts() | {"extra_metrics": None, "score": in_bf16, "lost": lost}
+                for ladder in (result, known):
+                    ladder.update(score.name, **counts[score.name] | score.facts())
+                    ladder.update(score.name, "torch", "bf16", machine(), **facts)
+        else:
+            scores = score_points(model, samples, asked, on_progress=count)
+            for group in groups:
+                scores.append(evaluate_group(model, samples, group, draws, on_progress=count))
+                counts[group.name] = {"macs": cost.mean_macs(model, draw(model, group, draws, 0))}
+            for score in scores:
+                for ladder in (result, known):
+                    ladder.update(score.name, **counts[score.name] | score.facts())
+    if data is None or opened.folder is None:
+        opened.keep(known)
+    return result
+
+
+def _size(data: Any) -> int:
+    """Samples, for a progress bar; 0 where nobody knows."""
+    held = getattr(data, "dataset", data)
+    return len(held) if hasattr(held, "__len__") else 0
+
+
+def bench(
+    source: Source,
+    points: Points = None,
+    *,
+    batch: int | Sequence[int] = 1,
+    threads: int | None = None,
+    engine: str | None = None,
+    against: str | None = None,
+    rounds: int = 50,
+    changes: Iterable[str] = (),
+) -> Ladder:
+    """Measured latency, in turn, round by round: ms per batch. Of a run or an exported folder, an engine ("all",
+    "onnxruntime,torch") compares every point on each, the untouched network beside it, and another one of timm
+    (`against`). threads None: all cores.
+    """
+    sizes, count = [batch] if isinstance(batch, int) else [*batch], threads or cores()
+    if isinstance(source, FlexibleModel) or (engine is None and against is None and not is_bundle(source)):
+        opened = open_any(source, changes, device="cpu")
+        asked = [str(point) for point in opened.points(points)]
+        found = Ladder()
+        for size in sizes:
+            for row in time_model(opened.model, asked, batch=size, threads=count, rounds=rounds):
+                found.put(row)
+        opened.keep(opened.model.ladder)
+        return found
+    if [*changes]:
+        raise RecipeError("engines run what was trained: changes do not apply.", "Leave them out.")
+    asked = [str(as_point(one)) for one in ([points] if isinstance(points, (str, Point)) else points or ())]
+    return bench_engines(Path(source), engine, against, asked, sizes, threads=count, rounds=rounds)
+
+
+def analyse(
+    source: Source,
+    data: Any = None,
+    *,
+    images: int | None = None,
+    layer: int | None = None,
+    orders: int | None = None,
+    base: Source | None = None,
+    points: Points = None,
+    changes: Iterable[str] = (),
+    progress: bool = False,
+) -> Finding:
+    """What layers do, as figures, text and files (`finding.files`, by name). shuffle: what layers give and add in other
+    positions, beside those of `base`; dense: what each layer reads; skip: which layers run.
+    """
+    opened = open_source(source, changes)
+    check_options(method_of(opened.model, opened.name), layer=layer, orders=orders, base=base, point=points)
+    subject = _subject(opened, data, images)
+    other = None if base is None else _subject(open_source(base, changes), data, images)
+    total = len(subject.indices) + (0 if other is None else len(other.indices))
+    how: dict[str, Any] = {"layer": layer, "orders": orders, "base": other, "points": opened.points(points)}
+    with counting(total, "analysing", quiet=not progress) as on_progress:
+        return run_analysis(subject, **how, on_progress=on_progress)
+
+
+def _subject(opened: Opened, data: Any, images: int | None) -> Subject:
+    method, test = method_of(opened.model, opened.name), opened.data(data, "test")
+    return Subject(opened.name, opened.model, test, choose(test, images, *IMAGES[method]))
+
+
+def report(run: Path_) -> Path:
+    """Writes report.html and curve.png into a run folder."""
+    return write_report(must_be_run(run))
+
+
+# --- use it -----------------------------------------------------------------------------------------------------------
+
+
+def calibrate(
+    source: Source,
+    data: Any = None,
+    *,
+    budget_macs: float | str | None = None,
+    budget_ms: float | str | None = None,
+    max_drop: float | str | None = None,
+    measure: str = "max_probability",
+    keep_dominated: bool = False,
+    changes: Iterable[str] = (),
+    progress: bool = False,
+) -> Policy:
+    """When to stop early: the policy for a mean cost (2e6 MACs, 4 ms, or "0.5x" of the full model), or for an accuracy
+    at most `max_drop` below the full model's. Half of the data decide, the other half judge: see `policy.facts`.
+    """
+    asked = {"budget_macs": budget_macs, "budget_ms": budget_ms, "max_drop": max_drop}
+    given = [Target.parse(kind, str(value)) for kind, value in asked.items() if value is not None]
+    if len(given) != 1:
+        count = "none" if not given else "more than one"
+        cure = "Give one of them: supple calibrate RUN --budget-macs 0.5x."
+        raise RecipeError(f"{count} of --budget-macs, --budget-ms, --max-drop is given.", cure)
+    if measure not in MEASURES:
+        raise RecipeError(f'--measure is "{measure}".', did_you_mean(measure, MEASURES))
+    opened = open_source(source, changes)
+    model = opened.model
+    if not get_task(model.task).confidence:
+        cause = f"{opened.name} answers {model.task}: nothing says how sure it is."
+        raise RecipeError(cause, f"Limit its time instead: supple predict {opened.name} FILE --deadline-ms 50.")
+    held, seed = opened.data(data, "val"), opened.recipe.train.seed
+    how: dict[str, Any] = {"measure": measure, "keep_dominated": keep_dominated, "seed": seed}
+    with counting(min(_size(held), MOST), "calibrating", quiet=not progress) as on_progress:
+        model.policy = find_policy(model, held, given[0], **how, on_progress=on_progress)
+    if opened.folder is not None:
+        checkpoint.save_policy(opened.folder, model.policy)
+        write_report(opened.folder)
+    return model.policy
+
+
+def export(
+    source: Source,
+    out: Path_ | None = None,
+    *,
+    to: str = "onnx",
+    int8: bool = False,
+    bf16: bool = False,
+    points: Points = None,
+    max_drop: float = MAX_DROP,
+    calibration: Any = None,
+    changes: Iterable[str] = (),
+    progress: bool = False,
+) -> Bundle:
+    """Every point as a graph for ONNX Runtime or OpenVINO, and the stages of a model with exits as a chain, in a new
+    folder (of a run, RUN/export/TO-PRECISION) that answers without PyTorch: `supple.predictor(folder)`. Each graph is
+    run against PyTorch, and timed, on every engine that opens it. calibration: data to check with and, for int8 and
+    bf16, to calibrate and score with.
+    """
+    opened = open_source(source, changes)
+    wanted = Wanted(to, precision_of(to, int8, bf16), tuple(opened.points(points)) if points else (), max_drop)
+    if out is None and opened.folder is None:
+        raise RecipeError("the folder to write is missing.", 'Name it: supple.export(model, "exported").')
+    weights = checkpoint.digest(opened.model)
+    if out is None and opened.folder is not None:
+        out = opened.folder / EXPORTS / f"{to}-{wanted.precision}"
+        if (there := up_to_date(out, opened.model, weights, wanted)) is not None:
+            return there
+    assert out is not None
+    checkpoint.check_out(Path(out))
+    held = Held(*opened.parts(calibration))
+    if held.val is None and wanted.precision != "fp32":
+        raise DataError(f"{wanted.precision} needs samples to be scored on.", "Give them: calibration=...")
+    count = number_of_graphs(opened.model, wanted)
+    if progress and not sys.stderr.isatty():
+        say(f"{opened.name}: converting {some(count, 'graph')} to {to}; minutes, for a large network")
+    with counting(count, "exporting", quiet=not progress) as on_progress:
+        write_graphs(opened.model, weights, Path(out), wanted, held, on_progress=on_progress)
+    return time_bundle(open_bundle(out))
+
+
+def predict(source: Source, files: Any, *, engine: str = "auto", threads: int | None = None, **limits: Any) -> Any:
+    """Answers for files, pictures or arrays: one for one, a list for a list. limits: those of `Predictor.predict`, such
+    as deadline_ms=8. To ask more than once, open a `supple.predictor` and keep it.
+    """
+    with predictor(source, engine, threads or cores(), warm="deadline_ms" in limits) as made:
+        if isinstance(files, list):
+            return [made.predict(one, **limits) for one in files]
+        return made.predict(files, **limits)
