@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.utils.data import DataLoader, TensorDataset
 
 from supple import FULL, Point, checkpoint, load
 from supple.cost import profile
 from supple.data.images import ImageSet
 from supple.data.parts import labelled
 from supple.errors import CheckpointError, DataError, RecipeError
-from supple.inference.calibration import _remark, calibrate, counted_costs, observe
+from supple.inference.calibration import _remark, calibrate, counted_costs
 from supple.inference.select import of_model
-from supple.policy.fitting import Fitted, Outcome, Target
+from supple.policy.fitting import Fitted, Outcome, Target, evaluate_policy
 from supple.policy.policy import Policy, stop_above
 from supple.training.build import data_of, load_data
 from tiny import tiny_recipe
@@ -103,21 +104,35 @@ def test_the_same_seed_gives_the_same_policy(calibrated):
     model, held = load(calibrated), data_of(calibrated).val
     target = Target.parse("budget_macs", "0.6x")
     seed = checkpoint.read_manifest(calibrated)["recipe"]["train"]["seed"]
-    document = json.loads(json.dumps(calibrate(model, held, target, seed=seed)))
+    policy = calibrate(model, held, target, seed=seed)
+    document = json.loads(json.dumps({**policy.facts, **policy.to_json()}))
     assert {"weights": document_of(calibrated)["weights"], **document} == document_of(calibrated)
 
 
 def test_halves_have_the_classes_in_equal_shares_and_share_no_image(calibrated, monkeypatch):
     model, held = load(calibrated), data_of(calibrated).val
     seen = []
-    spy = lambda model, data, indices, on_progress=None: (
-        seen.append(indices) or observe(model, data, indices, on_progress)
-    )
-    monkeypatch.setattr("supple.inference.calibration.observe", spy)
+    spy = lambda fitted, samples: seen.append(samples) or evaluate_policy(fitted, samples)
+    monkeypatch.setattr("supple.inference.calibration.evaluate_policy", spy)
     calibrate(model, held, Target.parse("max_drop", "0.1"), seed=3)
     first, second = seen
-    assert sorted([*first.tolist(), *second.tolist()]) == list(range(64))
-    assert torch.equal(held.targets[first].bincount(), held.targets[second].bincount())
+    logits = model(held.batch(torch.arange(64))[0]).detach().numpy()
+    both = np.concatenate([first.logits[-1], second.logits[-1]])
+    assert np.allclose(np.sort(both.sum(1)), np.sort(logits.sum(1)), atol=1e-5)
+    assert np.array_equal(np.bincount(first.labels), np.bincount(second.labels))
+
+
+def test_a_loader_or_a_torch_data_set_calibrates_as_a_data_set_does(exits_run):
+    model, held = load(exits_run), data_of(exits_run).val
+    images, labels = held.batch(torch.arange(len(held)))
+    samples = TensorDataset(images, labels)
+    target = Target.parse("budget_macs", "0.6x")
+    one, other = (calibrate(model, data, target, seed=3) for data in (held, samples))
+    assert one == other
+    streamed = calibrate(model, DataLoader(samples, 16), target, seed=3)  # in another order: other halves
+    assert streamed.facts["expected"]["n"] == one.facts["expected"]["n"] == 32
+    with pytest.raises(DataError, match="not numbers of classes"):
+        calibrate(model, TensorDataset(images, labels.float()), target)
 
 
 def test_widths_can_be_calibrated_too(command, slim_copy):
@@ -153,7 +168,7 @@ def stopwatch(monkeypatch) -> None:
 def test_a_budget_in_ms_is_one_of_measured_times_and_drift_cancels(stopwatch, exits_run):
     model, held = load(exits_run), data_of(exits_run).val
     for given, budget in (("2.4", 2.4), ("0.8x", 2.8), ("100", 100.0)):  # the full model alone takes 3.5 ms
-        document = calibrate(model, held, Target.parse("budget_ms", given))
+        document = calibrate(model, held, Target.parse("budget_ms", given)).facts
         assert document["full_cost"] == 3.5
         assert document["budget"] == pytest.approx(budget)
         assert document["expected"]["cost"] <= budget
@@ -327,7 +342,7 @@ def test_the_cheapest_point_need_not_be_the_first(exits_run):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("supple.inference.calibration.counted_costs", lambda model: costs)
         found = calibrate(model, data, target)
-        assert (found["points"], found["achieved"]["cost"]) == (["full"], 100.0)
+        assert (found.points, found.facts["achieved"]["cost"]) == ((FULL,), 100.0)
         with pytest.raises(RecipeError, match=r"99 MACs is below the cheapest possible: 100 MACs, .* at full"):
             calibrate(model, data, Target.parse("budget_macs", "0.99x"))
 
@@ -343,5 +358,5 @@ def test_a_missed_goal_is_said_so():
 def test_never_survives_the_way_through_the_file(calibrated, tmp_path):
     run = Path(shutil.copytree(calibrated, tmp_path / "run"))
     policy = Policy(load(run).points, (math.inf, 0.5), (1.0, 1.0, 1.0))
-    checkpoint.save_policy(run, document_of(run) | policy.to_json())
+    checkpoint.save_policy(run, policy)
     assert load(run).policy == policy

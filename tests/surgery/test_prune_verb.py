@@ -11,7 +11,7 @@ from supple.backbones.dims import shape_of
 from supple.cost import count_params
 from supple.methods import build
 from supple.recipe import load_recipe, make_recipe
-from supple.surgery.prune import Plan, prune, pruned_recipe, save
+from supple.surgery.prune import Plan, cut, prune, save
 from supple.training.build import load_data
 from supple.training.loop import train
 from tiny import tiny_recipe
@@ -141,12 +141,11 @@ def test_points_of_another_method_are_left_behind_and_connections_refused(comman
 
 
 def test_what_was_begun_is_removed_when_saving_fails(monkeypatch, search, tmp_path):
-    model, recipe = load(search), recipe_of()
-    network, kept = prune(model, 0.4, Plan())
+    pruned, test = cut(load(search), 0.4, None, Plan()).model, load_data(recipe_of()).test
     monkeypatch.setattr("supple.surgery.prune.files.write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     out = tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
-        save(out, model, pruned_recipe(recipe, kept, out), network, load_data(recipe))
+        save(out, pruned, test)
     assert not out.exists()
 
 

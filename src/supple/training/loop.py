@@ -110,10 +110,9 @@ def train(recipe: Recipe | None, folder: str | Path, *, resume: bool = False, qu
             started = pin(started, splits)
         cache = started.train.cache_features
         learnt, val = cached(started, model, splits, quiet) if cache else (splits.train, splits.val)
-        if not quiet:
-            steps = as_batches(learnt).steps(started.data.batch_size * fabric.world_size)
-            say(f"{started.data.name}: {splits}; {some(steps, 'step')} per epoch")
-        started, fabric, state = carry_out(started, folder, fabric, model, learnt, val, quiet)
+        heading = f"{started.data.name}: {splits}; "
+        again = f"supple train {folder} --resume"
+        started, fabric, state = carry_out(started, folder, fabric, model, learnt, val, quiet, again, heading)
         if fabric.is_global_zero:
             parts = splits.train, splits.val, splits.test
             finalize(started, folder, fresh_model(started, splits), *parts, state, quiet)
@@ -150,8 +149,8 @@ def fit_model(
         if started is not None:  # else it has finished
             started, fabric = launched(started, quiet)
             quiet = quiet or not fabric.is_global_zero
-            how = "make the same call with resume=True"
-            started, fabric, state = carry_out(started, folder, fabric, model, data, val, quiet, how)
+            again = "make the same call with resume=True"
+            started, fabric, state = carry_out(started, folder, fabric, model, data, val, quiet, again)
             if fabric.is_global_zero:
                 finalize(started, folder, model, data, val, val if test is None else test, state, quiet)
             fabric.barrier()
@@ -173,12 +172,17 @@ def is_new(folder: Path, fabric: Fabric) -> bool:
 
 
 def carry_out(
-    recipe: Recipe, folder: Path, fabric: Fabric, model: FlexibleModel, data: Any, val: Any, quiet: bool, how: str = ""
+    recipe: Recipe,
+    folder: Path,
+    fabric: Fabric,
+    model: FlexibleModel,
+    data: Any,
+    val: Any,
+    quiet: bool,
+    again: str,  # how to go on after an interruption
+    heading: str = "",  # what the data are
 ) -> tuple[Recipe, Fabric, TrainState]:
-    """Trains a model: gives the recipe with what the first start chose, the Fabric it took, and the last state.
-
-    how: to go on after an interruption.
-    """
+    """Trains a model: gives the recipe with what the first start chose, the Fabric it took, and the last state."""
     training = Training(
         fabric,
         recipe.train,
@@ -190,10 +194,11 @@ def carry_out(
         recipe.data.batch_size,
         bool(recipe.loss.get("teachers", "none") != "none"),
         quiet,
-        how or f"supple train {folder} --resume",
+        again,
     )
     refuse_early(training)
     if not quiet:
+        say(f"{heading}{some(training.steps, 'step')} per epoch")
         for warning in costly_branches(profile(model)):
             say(warning)
     if is_new(folder, fabric):
