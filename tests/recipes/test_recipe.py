@@ -43,7 +43,10 @@ def from_file(content: bytes, *changes: str) -> Recipe:
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_gives_its_command_and_names_only_recipes_that_exist(name: str) -> None:
     text = (ROOT / name).read_text()
-    assert re.search(rf"^# supple train recipes/{name}( --out \S+)?$", text, re.M)
+    commands = re.findall(rf"^# supple train recipes/{name}(?: (\S+=\S+))?(?: --out \S+)?$", text, re.M)
+    assert commands
+    for change in filter(None, commands):
+        assert load_recipe(ROOT / name, [change]) != recipe_at(name)
     assert set(re.findall(r"recipes/([\w/]+\.yaml)", text)) <= set(FILES)
 
 
