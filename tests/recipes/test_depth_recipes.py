@@ -3,7 +3,6 @@
 import re
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -53,61 +52,11 @@ def test_there_is_a_recipe_for_every_experiment():
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_says_what_it_is_and_how_to_run_it(name):
+def test_a_file_names_its_table_or_figure(name):
     text = (ROOT / f"{name}.yaml").read_text()
-    assert f"# supple train recipes/{name}.yaml\n" in text
     assert re.search(
         r"^# .* (LayerShuffle|Dynamic Transformer), section \S+ and (table|figure) 1\.$|tables 1 and 2\.$", text, re.M
     )
-    assert re.search(r"^# Published: ", text, re.M)
-    assert recipe(name).loss["teachers"] == "none"
-
-
-# Table 1: in order and in any order, by kind.
-TABLE = {
-    ("imagenet", "vit_b16"): "82.61 0.13 75.22 62.77 75.28 63.61 74.41 61.18",
-    ("imagenet", "deit_b"): "81.16 0.12 76.57 66.62 76.18 65.89 75.08 64.51",
-    ("cifar100", "vit_b16"): "89.62 0.64 64.43 54.34 61.98 55.47 60.88 53.53",
-    ("cifar100", "deit_b"): "87.31 0.53 75.04 64.99 72.13 64.31 66.94 58.77",
-}
-
-
-@pytest.mark.parametrize(("data", "net"), TABLE)
-def test_the_layershuffle_files_print_table_1(data, net):
-    printed = []
-    for kind in KINDS[:-1]:
-        text = (ROOT / f"{shuffle_name(data, net, kind)}.yaml").read_text()
-        found = re.search(r"Published: (\S+) ± \S+ % in order, (\S+) ± \S+ % in any order", text)
-        assert found is not None
-        printed += found.groups()
-    assert " ".join(printed) == TABLE[data, net]
-
-
-def test_the_dynamic_files_print_table_1():
-    table = {10: "68.11 67.46 68.98 67.18", 16: "68.29 67.55 67.76 66.62"}
-    for layers in DEPTHS:
-        texts = [(ROOT / f"{dynamic_name(kind, layers)}.yaml").read_text() for kind in MODELS]
-        assert " ".join(re.search(r"Published: (\S+) %", text)[1] for text in texts) == table[layers]
-
-
-# --- settings ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("data", "net", "kind"), SHUFFLED)
-def test_layershuffle_has_the_training_of_the_paper(data, net, kind):
-    one = recipe(shuffle_name(data, net, kind))
-    train, imagenet, baseline = one.train, data == "imagenet", kind == "baseline"
-    assert train.optimizer == {"name": "adam", "betas": (0.9, 0.999), "eps": 1e-6}
-    assert (train.lr, train.select) == (1e-4, "loss")
-    assert (train.init, train.weight_decay, train.schedule) == ("pretrained", 0, {"name": "constant"})
-    assert train.epochs == ((1 if baseline else 20) if imagenet else (20 if baseline else 100))
-    assert train.sample == {"baseline": "full", "layerdrop": "layerdrop"}.get(kind, "arbitrary")
-    assert (one.data.batch_size, one.data.size) == (640 if imagenet else 128, 224)
-    assert one.method["variant"] == (kind if kind in ("position", "predict") else "plain")
-    assert one.method["drop"] == 0.2
-    models = {"vit_b16": "vit_base_patch16_224", "deit_b": "deit_base_distilled_patch16_224"}
-    assert (one.backbone["name"], one.backbone["model"]) == ("vit", models[net])
-    assert one.backbone["readout"] == ("class" if net == "deit_b" else "timm")
 
 
 @pytest.mark.parametrize("net", NETS)
@@ -116,25 +65,6 @@ def test_images_are_scaled_as_for_the_published_weights(net):
     one = recipe(shuffle_name("imagenet", net, "shuffle"))
     published = timm.get_pretrained_cfg(one.backbone["model"])
     assert (one.data.mean, one.data.std) == (published.mean, published.std)
-
-
-@pytest.mark.parametrize(("kind", "layers"), DYNAMIC)
-def test_dynamic_has_the_hyperparameters_of_table_2(kind, layers):
-    one = recipe(dynamic_name(kind, layers))
-    size = {"width": 384, "mlp": 384, "heads": 12, "layers": layers, "grid": 8, "dropout": 0.2, "scale": "width"}
-    assert size.items() <= one.backbone.items()
-    twice = 2 if kind == "dt" else 1
-    assert (one.data.batch_size, one.train.epochs) == (768 * twice, 200 * twice)
-    assert (one.train.lr, one.train.weight_decay, one.train.warmup) == (1e-3, 5e-5, 5)
-    assert (one.data.augment, one.loss["smoothing"]) == ("autoaugment", 0.1)
-    methods: dict[str, dict[str, Any]] = {
-        "base": {"name": "static"},
-        "wdc": {"name": "dense", "dropout": 0.0},
-        "wsdc": {"name": "dense", "dropout": 0.25},
-        "dt": {"name": "skip", "gate": "paper", "target": None, "oracle": "own", "inputs": "chain"},
-    }
-    assert methods[kind].items() <= one.method.items()
-    assert one.train.sample == ("smallest" if kind == "dt" else "full")
 
 
 # --- counts (arithmetic 3 and 4) --------------------------------------------------------------------------------------

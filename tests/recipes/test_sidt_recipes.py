@@ -1,7 +1,6 @@
 """SiDT: the recipes against the paper, and its counts without weights or data."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -87,20 +86,6 @@ def test_a_uniform_ratio_prints_the_counts_of_the_arithmetic(ratio, printed):
     assert (params, plain) == formulas(*floors)
 
 
-@pytest.mark.parametrize(
-    ("ratio", "rounding", "printed"),
-    [
-        (0.2, round, ("22.524", "3.652")),
-        (0.2, lambda size: -int(-size // 1), ("22.525", "3.654")),
-        (0.6, round, ("12.103", "1.922")),
-        (0.6, lambda size: -int(-size // 1), ("12.109", "1.924")),
-    ],
-)
-def test_other_roundings_print_the_counts_of_the_arithmetic_too(ratio, rounding, printed):
-    params, plain = formulas(*([rounding((1 - ratio) * size) for size in sizes] for sizes in (HEADS, HIDDEN)))
-    assert (f"{params / 1e6:.3f}", f"{(plain + NORMS) / 1e9:.3f}") == printed
-
-
 def test_other_networks_have_counts_too():
     plain = {name: profile(skeleton(recipe(f"sidt/cifar100_{name}")))[0].params for name in NETS}
     assert plain["vit_b16"] == 85_875_556
@@ -155,28 +140,10 @@ def test_there_is_a_recipe_for_every_network():
 
 
 @pytest.mark.parametrize("net", NETS)
-def test_a_file_says_what_it_is_and_gives_the_commands_of_all_stages(net):
+def test_a_file_gives_the_commands_of_all_stages(net):
     text, run = (ROOT / f"sidt/cifar100_{net}.yaml").read_text(), f"runs/cifar100_{net}"
-    assert f"# supple train recipes/sidt/cifar100_{net}.yaml\n" in text
     assert f"# supple prune {run} --ratio 0.4 --out {run}_cut\n" in text
     assert f"# supple train {run}_cut/recipe.yaml --out {run}_pruned\n" in text
-    assert re.search(r"^# Published: ", text, re.M)
-
-
-def test_the_file_of_swin_t_prints_table_1():
-    text = (ROOT / "sidt/cifar100_swin_t.yaml").read_text()
-    published = "81.78 27.60 4.49 82.75 82.11 80.81 79.35 23.28 17.89 11.92 7.17 3.53 2.60 1.73 0.92"
-    for figure in published.split():
-        assert figure in text
-
-
-@pytest.mark.parametrize("net", NETS)
-def test_every_search_has_the_training_of_the_paper(net):
-    one = recipe(f"sidt/cifar100_{net}")
-    assert (one.data.name, one.data.size, one.data.batch_size) == ("cifar100", 224, 256)
-    assert (one.train.lr, one.train.weight_decay, one.train.epochs) == (2.5e-4, 0.05, 160)
-    assert (one.method["name"], one.method["gamma"], one.method["ratio"]) == ("prune", 1e-4, 0)
-    assert (one.backbone["model"], one.train.init) == (NETS[net], None if net == "swin_t" else "pretrained")
 
 
 def test_the_pocket_twins_share_network_and_data_and_the_number_of_epochs_in_all():
