@@ -27,8 +27,9 @@ from supple.backbones.dims import (
     shape_of,
 )
 from supple.errors import RecipeError
+from supple.methods._trunk import one_by_one
 from supple.methods.ranking import equal_scores, keep
-from supple.model import FlexibleModel, Outputs, as_output, is_empty, select
+from supple.model import FlexibleModel, Outputs, as_output
 from supple.point import FULL, AnyPoint, Point
 
 
@@ -65,12 +66,7 @@ class Nested(FlexibleModel):
         return point.width
 
     def run(self, x: Any, points: Iterable[AnyPoint]) -> Outputs:
-        for point in self.order(points):
-            keep = yield as_output(point, self.network(point.width)(x))
-            if keep is not None:
-                if is_empty(keep):
-                    return
-                x = select(x, keep)
+        yield from one_by_one(self.order(points), x, lambda x, p: as_output(p, self.network(p.width)(x)))
 
     def network(self, width: float) -> nn.Module:
         """The network of a width; it shares its weights with all others."""
