@@ -113,7 +113,7 @@ def pretrained(name: str, network: nn.Module, settings: dict[str, Any], input_sh
             source = models.get_model(model, weights="DEFAULT", **settings.get("args", {}))
     except (OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
         raise RecipeError(
-            f"the weights of {model} could not be fetched: {' '.join(str(error).split())[:200]}.",
+            f"the weights of {model} could not be fetched: {short(error)}.",
             "Check the name and the connection, or give train.init a run or a .safetensors file.",
         ) from None
     own, weights = network.state_dict(), source.state_dict()
@@ -134,10 +134,8 @@ def made(make: Any, what: str, settings: dict[str, Any]) -> nn.Module:
             warnings.simplefilter("ignore")
             network = make()
     except (TypeError, ValueError, AssertionError, RuntimeError, KeyError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise RecipeError(
-            f"{what} cannot be built with {settings}: {reason}.", "Change backbone.args, or data.size."
-        ) from None
+        cause = f"{what} cannot be built with {settings}: {short(error)}."
+        raise RecipeError(cause, "Change backbone.args, or data.size.") from None
     assert isinstance(network, nn.Module)
     return network
 
