@@ -2,7 +2,6 @@
 
 import inspect
 import warnings
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -39,23 +38,22 @@ def timm_network(
     name = model.partition(".")[0]
     if not timm.is_model(name):
         raise RecipeError(f'timm has no network "{model}".', did_you_mean(name, timm.list_models()))
-    settings = _for_size(name, input_shape) | {"num_classes": num_classes, "in_chans": in_channels, **args}
+    settings = _for_size(model, input_shape) | {"num_classes": num_classes, "in_chans": in_channels, **args}
     if drop_path:
         settings["drop_path_rate"] = drop_path
     network = made(lambda: timm.create_model(model, pretrained=False, **settings), f"timm's {model}", settings)
     if classifier:
-        facts = timm.get_pretrained_cfg(name)
-        replace_classifier(network, str(_one(facts.classifier if facts else None)), num_classes, classifier, dropout)
+        names = getattr(timm_facts(model), "classifier", None)
+        first = names[0] if isinstance(names, (tuple, list)) else names  # a distilled network has two
+        replace_classifier(network, str(first), num_classes, classifier, dropout)
     if kept:
         resize(network, kept)
     return network
 
 
-def _for_size(name: str, input_shape: tuple[int, ...]) -> dict[str, Any]:
+def _for_size(model: str, input_shape: tuple[int, ...]) -> dict[str, Any]:
     """Networks that are built for one image size are told which."""
-    import timm
-
-    fixed = getattr(timm.get_pretrained_cfg(name), "fixed_input_size", False)
+    fixed = getattr(timm_facts(model), "fixed_input_size", False)
     return {"img_size": input_shape[-1]} if fixed and len(input_shape) > 1 else {}
 
 
@@ -105,7 +103,7 @@ def pretrained(name: str, network: nn.Module, settings: dict[str, Any], input_sh
             import timm
 
             args = {key: value for key, value in settings["args"].items() if key != "depth"}  # fewer layers: the first
-            extra = _for_size(model.partition(".")[0], input_shape) | {"in_chans": input_shape[0]} | args
+            extra = _for_size(model, input_shape) | {"in_chans": input_shape[0]} | args
             source = timm.create_model(model, pretrained=True, **extra)
         else:
             from torchvision import models
@@ -138,11 +136,6 @@ def made(make: Any, what: str, settings: dict[str, Any]) -> nn.Module:
         raise RecipeError(cause, "Change backbone.args, or data.size.") from None
     assert isinstance(network, nn.Module)
     return network
-
-
-def _one(names: Any) -> Any:
-    """A distilled network names two classifiers; the first is the one to replace."""
-    return next(iter(names)) if isinstance(names, Iterable) and not isinstance(names, str) else names
 
 
 def fitting(target: Any, **facts: Any) -> dict[str, Any]:

@@ -38,9 +38,7 @@ def without_blocks(backbone: nn.Module) -> nn.Module:
 
 
 def _put(backbone: nn.Module, blocks: Iterable[nn.Module]) -> nn.Module:
-    own = cast(Trunk, backbone).blocks
-    place = next(name for name, part in backbone.named_modules() if part is own)
-    backbone.set_submodule(place, nn.Sequential(*blocks))
+    backbone.set_submodule(blocks_path(backbone, cast(Trunk, backbone)), nn.Sequential(*blocks))
     return backbone
 
 

@@ -10,6 +10,7 @@ from torchvision.models.detection._utils import BoxCoder, Matcher
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.rpn import RPNHead
 from torchvision.ops import batched_nms, box_area, box_iou
+from torchvision.ops.boxes import _box_inter_union
 
 from supple.data.detection.batch import Objects
 
@@ -42,11 +43,8 @@ def matched(boxes: Tensor, known: Known, matcher: Matcher) -> Tensor:
     else:
         found = torch.full((len(boxes),), BELOW, dtype=torch.long, device=boxes.device)
     if len(known.crowds) and len(boxes):
-        first, second = boxes[:, None], known.crowds[None]
-        sides = (torch.minimum(first[..., 2:], second[..., 2:]) - torch.maximum(first[..., :2], second[..., :2])).clamp(
-            0
-        )
-        share = sides.prod(-1) / box_area(boxes).clamp_min(1e-6)[:, None]
+        common, _ = _box_inter_union(boxes, known.crowds)
+        share = common / box_area(boxes).clamp_min(1e-6)[:, None]
         found = torch.where((found == BELOW) & (share > MOSTLY).any(1), torch.full_like(found, BETWEEN), found)
     return found
 
