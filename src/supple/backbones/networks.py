@@ -144,11 +144,7 @@ def fitting(target: Any, **facts: Any) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if name in wanted}
 
 
-def output_size(network: nn.Module, input_shape: ModelShape) -> int:
-    """How many numbers a network gives for one sample; one whose answer is not such a row says so (`outputs`)."""
-    own = own_outputs(network)
-    if own is not None:
-        return own
+def _output_size(network: nn.Module, input_shape: ModelShape) -> int:
     try:
         with torch.no_grad():
             given = weightless(network).eval()(example(input_shape, 2, torch.empty, device="meta"))
@@ -163,8 +159,12 @@ def output_size(network: nn.Module, input_shape: ModelShape) -> int:
 
 
 def check_outputs(network: nn.Module, input_shape: ModelShape, num_classes: int) -> int:
-    """The size of a network's output, which must be `num_classes`; 0: whatever it is."""
-    found = output_size(network, input_shape)
+    """How many numbers a network gives for one sample, which must be `num_classes`; 0: whatever it is.
+
+    One whose answer is not a row of logits says so itself (`outputs`).
+    """
+    own = own_outputs(network)
+    found = _output_size(network, input_shape) if own is None else own
     if num_classes not in (0, found):
         cause = f"the network gives {found} numbers for an image, but num_classes is {num_classes}."
         raise RecipeError(cause, f"Leave num_classes out, or build the network for {num_classes} classes.")

@@ -4,7 +4,7 @@ The layout is found from the shape of the tensor and from the layers next to it.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -99,13 +99,6 @@ def _tokens(network: nn.Module, name: str, shape: tuple[int, ...]) -> Tap:
 def _neighbours(network: nn.Module, node: fx.Node) -> Iterator[tuple[type[nn.Module], ...]]:
     """Which family the nearest telling layers belong to: the one that made the tensor, then those that read it."""
     for near in (node, *node.users, *node.all_input_nodes):
-        if near.op == "call_module":
-            parts = list(network.get_submodule(str(near.target)).modules())
-            yield from _telling(reversed(parts) if near is node else parts)
-
-
-def _telling(parts: Iterable[nn.Module]) -> Iterator[tuple[type[nn.Module], ...]]:
-    for part in parts:
-        for family in (CHANNELS_FIRST, CHANNELS_LAST):
-            if isinstance(part, family):
-                yield family
+        parts = list(network.get_submodule(str(near.target)).modules()) if near.op == "call_module" else []
+        for part in reversed(parts) if near is node else parts:
+            yield from (family for family in (CHANNELS_FIRST, CHANNELS_LAST) if isinstance(part, family))

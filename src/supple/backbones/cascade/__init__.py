@@ -15,8 +15,6 @@ from supple.data.detection.batch import DetectionBatch, as_batch
 from supple.errors import RecipeError
 from supple.text import did_you_mean
 
-__all__ = ["CascadeRCNN"]
-
 
 class CascadeRCNN(nn.Module):
     """The detector of the Swin paper: Swin with a norm for each of its maps, pyramid, proposals, three stages.

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.models.detection._utils import BoxCoder, Matcher
 from torchvision.models.detection.anchor_utils import AnchorGenerator
-from torchvision.models.detection.rpn import RPNHead
+from torchvision.models.detection.rpn import RPNHead, permute_and_flatten
 from torchvision.ops import batched_nms, box_area, box_iou
 from torchvision.ops.boxes import _box_inter_union
 
@@ -77,7 +77,8 @@ class Proposals(nn.Module):
     ) -> tuple[list[Tensor], dict[str, Tensor]]:
         """The proposals of each picture, best first, and losses if its objects are known."""
         scores, moves = (
-            [_listed(one, width) for one in part] for part, width in zip(self.head(list(maps)), (1, 4))
+            [permute_and_flatten(one, len(one), len(RATIOS), width, *one.shape[2:]) for one in part]
+            for part, width in zip(self.head(list(maps)), (1, 4))
         )  # of each map: (batch, anchors, 1 or 4)
         anchors = self._anchors(maps)
         proposals = self._best([score[..., 0].detach().float() for score in scores], moves, anchors, sizes)
@@ -129,12 +130,6 @@ class Proposals(nn.Module):
             placed.append(F.smooth_l1_loss(move[some].float(), wanted, beta=1 / 9, reduction="sum"))
             count += len(both)
         return {"anchors": sum(judged) / max(1, count), "anchor_boxes": sum(placed) / max(1, count)}  # type: ignore[dict-item]
-
-
-def _listed(map: Tensor, width: int) -> Tensor:
-    """(batch, anchors * width, height, width) as (batch, all anchors, width), in the order of the anchors."""
-    batch, _, height, across = map.shape
-    return map.view(batch, -1, width, height, across).permute(0, 3, 4, 1, 2).reshape(batch, -1, width)
 
 
 def clipped(boxes: Tensor, sizes: Tensor) -> Tensor:
