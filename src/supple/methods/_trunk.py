@@ -67,7 +67,7 @@ def blocks_path(model: nn.Module, trunk: Trunk) -> str:
     return path
 
 
-def one_by_one(points: Iterable[Point], x: Any, answer: Callable[[Any, Point], Output]) -> Outputs:
+def in_turn(points: Iterable[Point], x: Any, answer: Callable[[Any, Point], Output]) -> Outputs:
     """Runs points that share nothing but the input, each from the start; samples that stop leave the batch."""
     for point in points:
         keep = yield answer(x, point)

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from supple.backbones.dims import Shape, blocks_of, check_shape, cut_block, first, resize, shape_of, sliced
 from supple.errors import RecipeError
-from supple.methods._trunk import one_by_one
+from supple.methods._trunk import in_turn
 from supple.methods.ranking import equal_scores, keep
 from supple.model import FlexibleModel, Outputs, as_output
 from supple.point import FULL, AnyPoint, Point
@@ -54,7 +54,7 @@ class Nested(FlexibleModel):
         return point.width
 
     def run(self, x: Any, points: Iterable[AnyPoint]) -> Outputs:
-        yield from one_by_one(self.order(points), x, lambda x, p: as_output(p, self.network(p.width)(x)))
+        yield from in_turn(self.order(points), x, lambda x, p: as_output(p, self.network(p.width)(x)))
 
     def network(self, width: float) -> nn.Module:
         """The network of a width; it shares its weights with all others."""

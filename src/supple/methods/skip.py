@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from supple.backbones.protocols import Trunk
 from supple.cost import count_macs, on_meta
 from supple.errors import RecipeError
-from supple.methods._trunk import check_range, check_read, one_by_one, trunk_of
+from supple.methods._trunk import check_range, check_read, in_turn, trunk_of
 from supple.methods.dense import Read
 from supple.methods.gates import Gates, Inputs, Oracle, blend, regroup, straight_through
 from supple.model import Batches, FlexibleModel, Output, Outputs
@@ -123,7 +123,7 @@ class Skip(FlexibleModel):
     # --- running --------------------------------------------------------------------------------------------------
 
     def run(self, x: Any, points: Iterable[AnyPoint]) -> Outputs:
-        yield from one_by_one(self.order(points), x, self._answer)
+        yield from in_turn(self.order(points), x, self._answer)
 
     def _answer(self, x: Any, point: Point) -> Output:
         obey = straight_through if self.training and self.gate == "straight" else regroup

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from supple.errors import PointError, RecipeError
-from supple.methods._trunk import one_by_one
+from supple.methods._trunk import in_turn
 from supple.model import Batches, FlexibleModel, Output, Outputs
 from supple.point import AnyPoint, Point, as_point
 
@@ -79,7 +79,7 @@ class Slim(FlexibleModel):
         return point.width
 
     def run(self, x: Any, points: Iterable[AnyPoint]) -> Outputs:
-        yield from one_by_one(self.order(points), x, lambda x, point: Output(point, self._logits(x, point.width)))
+        yield from in_turn(self.order(points), x, lambda x, point: Output(point, self._logits(x, point.width)))
 
     def _logits(self, x: Tensor, width: float) -> Tensor:
         for layer in self.layers:
