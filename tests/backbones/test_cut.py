@@ -11,8 +11,7 @@ from torch.testing import assert_close
 import supple
 from supple.backbones._cut.cut import cut
 from supple.backbones._cut.cut_points import places
-from supple.backbones._cut.layout import find_tap
-from supple.backbones._cut.tap import Tap
+from supple.backbones._cut.tap import Tap, find_tap
 from supple.backbones._cut.trace import ancestors
 from supple.cost import count_macs, profile
 from supple.errors import RecipeError

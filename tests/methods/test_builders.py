@@ -16,6 +16,7 @@ from supple.errors import RecipeError
 from supple.methods import METHODS, build, builders
 from supple.model import FlexibleModel
 from supple.point import FULL, Point
+from supple.recipe import named_settings
 
 SHAPE = (3, 32, 32)
 VIT = "vit_tiny_patch16_224"
@@ -57,6 +58,15 @@ def test_a_named_network_runs_all_its_points_and_knows_its_recipe(name: str) -> 
     again = build(model.backbone_spec, {"name": method, **lists}, 5, SHAPE).eval()
     again.load_state_dict(model.state_dict())
     assert_close(again(x), model(x))
+    assert model.method_spec["name"] == method
+    assert lists.items() <= model.method_spec.items()
+    assert named_settings("method", model.method_spec, METHODS, "model") == model.method_spec
+
+
+def test_a_named_network_of_several_inputs_is_built_for_the_channels_of_its_pictures() -> None:
+    shape = ((3, 32, 32), (1, 96, 64))
+    model = supple.exits("audiocsrnet", ["vision", "audio"], num_classes=1, input_shape=shape)
+    assert (model.input_shape, len(model.points)) == (shape, 3)
 
 
 MODULES = {

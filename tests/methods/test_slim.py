@@ -7,8 +7,7 @@ from torch.testing import assert_close
 
 from supple.backbones import MobileNetV1
 from supple.errors import PointError, RecipeError
-from supple.methods.narrow import SlimBatchNorm2d, SlimConv2d, SlimLinear, kept
-from supple.methods.slim import Slim
+from supple.methods.slim import Slim, SlimBatchNorm2d, SlimConv2d, SlimLinear, kept
 from supple.point import FULL, Point
 
 LAYOUT = {"channels": (32, 64, 64), "strides": (2, 1)}

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from supple.backbones._cut.tap import Tap
-from supple.backbones.fusion import Fusion
+from supple.backbones.fusion import Fusion, initialise
 from supple.errors import DataError, RecipeError
 
 Readout = Literal["count", "density"]
@@ -156,9 +156,7 @@ def vgg(channels: int, widths: Sequence[int], depths: Sequence[int], last_pool: 
     for level, (width, depth) in enumerate(zip(widths, depths)):
         for _ in range(depth):
             conv = nn.Conv2d(channels, width, 3, padding=1)
-            nn.init.kaiming_normal_(conv.weight, nonlinearity="relu")
-            assert conv.bias is not None
-            nn.init.zeros_(conv.bias)
+            initialise(conv)
             layers += [conv, nn.ReLU(inplace=True)]
             channels = width
         if last_pool or level < len(widths) - 1:

@@ -1,4 +1,6 @@
-"""The classifier of a network: what turns its pooled features into logits, and how to put another one in its place."""
+"""The classifier of a network, how to put another one in its place, and the checks of settings that backbones share."""
+
+from typing import get_args
 
 from torch import nn
 
@@ -40,15 +42,29 @@ def swap(network: nn.Module, name: str, module: nn.Module) -> None:
 
 def check_common(backbone: str, num_classes: int, in_channels: int, classifier: int, dropout: float) -> None:
     """The settings that every backbone with a replaceable classifier shares."""
-    if min(num_classes, in_channels) < 1:
-        raise RecipeError(
-            f"{backbone}: num_classes is {num_classes} and in_channels is {in_channels}.", "Both must be at least 1."
-        )
+    check_counts(backbone, num_classes=num_classes, in_channels=in_channels)
     if classifier < 0:
         cure = "Give 0 for one linear layer, or a number of hidden units such as 256."
         raise RecipeError(f"{backbone}: classifier is {classifier}.", cure)
     if not 0 <= dropout < 1:
         raise RecipeError(f"{backbone}: dropout is {dropout}.", "Give a share from 0 up to, but not including, 1.")
+
+
+def check_counts(backbone: str, **settings: int | tuple[int, ...]) -> None:
+    """Numbers of things, alone or in a row: each must be at least 1."""
+    for name, value in settings.items():
+        if isinstance(value, tuple) and any(count < 1 for count in value):
+            raise RecipeError(
+                f"{backbone}: {name} {list(value)} holds a number below 1.", "Give at least 1 everywhere."
+            )
+        if isinstance(value, int) and value < 1:
+            raise RecipeError(f"{backbone}: {name} is {value}.", f"Give {name} a whole number of at least 1.")
+
+
+def check_choice(backbone: str, name: str, value: str, kind: object) -> None:
+    """`kind` is a Literal."""
+    if value not in get_args(kind):
+        raise RecipeError(f'{backbone}: unknown {name} "{value}".', f"Use one of: {', '.join(get_args(kind))}.")
 
 
 def check_size(backbone: str, input_shape: tuple[int, ...], smallest: int) -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from supple.backbones.classifier import check_common, check_size, dense_classifier
+from supple.backbones.classifier import check_common, check_counts, check_size, dense_classifier
 from supple.errors import RecipeError
 
 
@@ -39,7 +39,10 @@ class DenseNet(nn.Module):
 
         super().__init__()
         check_common("densenet", num_classes, in_channels, classifier, dropout)
-        check(growth_rate, blocks, init_features)
+        check_counts("densenet", growth_rate=growth_rate, init_features=init_features)
+        if not blocks or min(blocks) < 1:
+            cure = "Give one number of layers per block, such as [6, 12, 48, 32]."
+            raise RecipeError(f"densenet: blocks is {list(blocks)}.", cure)
         # The stem halves twice, rounding up; every transition halves, rounding down, and must leave something.
         check_size("densenet", input_shape, 4 * (2 ** (len(blocks) - 1) - 1) + 1)
         parts = Parts(growth_rate, blocks, init_features, num_classes=num_classes)
@@ -53,14 +56,3 @@ class DenseNet(nn.Module):
         x = F.relu(self.features(x), inplace=True)
         logits: Tensor = self.fc(torch.flatten(F.adaptive_avg_pool2d(x, 1), 1))
         return logits
-
-
-def check(growth_rate: int, blocks: tuple[int, ...], init_features: int) -> None:
-    if not blocks or min(blocks) < 1:
-        raise RecipeError(
-            f"densenet: blocks is {list(blocks)}.", "Give one number of layers per block, such as [6, 12, 48, 32]."
-        )
-    if min(growth_rate, init_features) < 1:
-        raise RecipeError(
-            f"densenet: growth_rate is {growth_rate} and init_features is {init_features}.", "Both must be at least 1."
-        )

@@ -5,12 +5,13 @@ the tables of relative positions are never touched.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from supple.errors import RecipeError
 
@@ -133,67 +134,89 @@ def first(count: int) -> Tensor:
 
 
 @torch.no_grad()
-def cut_block(block: Block, dims: Tensor, hidden: Tensor) -> None:
+def filled(linear: nn.Linear, weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    """A linear layer like another one, with other weights."""
+    place = {"device": linear.weight.device, "dtype": linear.weight.dtype}
+    new = nn.Linear(weight.shape[1], weight.shape[0], linear.bias is not None, **place)
+    new.weight.copy_(weight)
+    if bias is not None:
+        new.bias.copy_(bias)
+    return new.requires_grad_(linear.weight.requires_grad).train(linear.training)
+
+
+def sliced(
+    linear: nn.Linear, rows: Tensor | None = None, columns: Tensor | None = None, stretch: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias of some outputs (rows) of a linear layer, each times a factor, or of some inputs (columns)."""
+    weight: Tensor = linear.weight
+    bias: Tensor | None = linear.bias
+    if columns is not None:
+        return weight.index_select(1, columns.to(weight.device)), bias
+    assert rows is not None
+    rows = rows.to(weight.device)
+    weight, bias = weight.index_select(0, rows), None if bias is None else bias.index_select(0, rows)
+    if stretch is None:
+        return weight, bias
+    stretch = stretch.to(weight)
+    return weight * stretch[:, None], None if bias is None else bias * stretch
+
+
+def part_of(linear: nn.Linear, **part: Tensor) -> nn.Linear:
+    """A copy of the part of a linear layer that `sliced` describes."""
+    return filled(linear, *sliced(linear, **part))
+
+
+@torch.no_grad()
+def cut_block(block: Block, dims: Tensor, hidden: Tensor, part: Callable[..., nn.Module] = part_of) -> None:
     """Keeps these dimensions of a block's heads and MLP, in place and in this order.
+
+    `part` makes the smaller layers out of the old ones, with the arguments of `sliced`.
 
     Scores stay divided by the root of the *original* dimension, so that cutting a dimension is the same as masking it.
     Fused attention divides by the root of what it is given, the other path by `scale`: the difference goes into q.
     """
-    attention, mlp, heads = block.attention, block.mlp, block.heads
+    attention, mlp = block.attention, block.mlp
     if len(dims) < block.head_dims or not torch.equal(dims, first(block.head_dims)):
         rows = per_head(block, dims)
-        qkv = rows_of(attention.qkv, torch.cat([rows, rows + rows_in(block), rows + 2 * rows_in(block)]))
-        stretch = attention.scale * math.sqrt(len(dims))
-        for part in (qkv.weight, qkv.bias):
-            if part is not None:
-                part[: heads * len(dims)] *= stretch
-        attention.qkv, attention.proj = qkv, columns_of(attention.proj, rows)
-        attention.scale = len(dims) ** -0.5
-        if hasattr(attention, "head_dim"):
-            attention.head_dim, attention.attn_dim = len(dims), heads * len(dims)
+        qkv = torch.cat([rows, rows + rows_in(block), rows + 2 * rows_in(block)])
+        stretch = torch.ones(len(qkv), device="cpu", dtype=torch.double)
+        stretch[: len(rows)] = attention.scale * math.sqrt(len(dims))
+        attention.qkv, attention.proj = (
+            part(attention.qkv, rows=qkv, stretch=stretch),
+            part(attention.proj, columns=rows),
+        )
+        _set_head_dims(attention, len(dims))
     if len(hidden) < block.hidden or not torch.equal(hidden, first(block.hidden)):
-        mlp.fc1, mlp.fc2 = rows_of(mlp.fc1, hidden), columns_of(mlp.fc2, hidden)
+        mlp.fc1, mlp.fc2 = part(mlp.fc1, rows=hidden), part(mlp.fc2, columns=hidden)
 
 
 @torch.no_grad()
 def pad_block(block: Block, of_heads: int, of_hidden: int) -> None:
     """Adds dimensions of zeros to a block's heads and MLP up to a multiple, in place: its outputs do not change."""
     attention, mlp, heads, dims = block.attention, block.mlp, block.heads, block.head_dims
-    wide = -(-dims // of_heads) * of_heads
-    if wide > dims:
-        qkv, proj = attention.qkv, attention.proj
-        weight = _wider(qkv.weight.view(3, heads, dims, -1), 2, wide)
-        weight[0] *= attention.scale * math.sqrt(wide)
-        bias = None
+    more = -dims % of_heads
+    if more:
+        qkv, proj, stretch = attention.qkv, attention.proj, attention.scale * math.sqrt(dims + more)
+        weight, bias = F.pad(qkv.weight.view(3, heads, dims, -1), (0, 0, 0, more)), None
+        weight[0] *= stretch
         if qkv.bias is not None:
-            bias = _wider(qkv.bias.view(3, heads, dims), 2, wide)
-            bias[0] *= attention.scale * math.sqrt(wide)
-        attention.qkv = _filled(qkv, weight.flatten(0, 2), None if bias is None else bias.flatten())
-        attention.proj = _filled(proj, _wider(proj.weight.view(-1, heads, dims), 2, wide).flatten(1), proj.bias)
-        attention.scale = wide**-0.5
-        if hasattr(attention, "head_dim"):
-            attention.head_dim, attention.attn_dim = wide, heads * wide
-    full = -(-block.hidden // of_hidden) * of_hidden
-    if full > block.hidden:
+            bias = F.pad(qkv.bias.view(3, heads, dims), (0, more))
+            bias[0] *= stretch
+        attention.qkv = filled(qkv, weight.flatten(0, 2), None if bias is None else bias.flatten())
+        attention.proj = filled(proj, F.pad(proj.weight.view(-1, heads, dims), (0, more)).flatten(1), proj.bias)
+        _set_head_dims(attention, dims + more)
+    more = -block.hidden % of_hidden
+    if more:
         fc1, fc2 = mlp.fc1, mlp.fc2
-        mlp.fc1 = _filled(fc1, _wider(fc1.weight, 0, full), None if fc1.bias is None else _wider(fc1.bias, 0, full))
-        mlp.fc2 = _filled(fc2, _wider(fc2.weight, 1, full), fc2.bias)
+        bias = None if fc1.bias is None else F.pad(fc1.bias, (0, more))
+        mlp.fc1 = filled(fc1, F.pad(fc1.weight, (0, 0, 0, more)), bias)
+        mlp.fc2 = filled(fc2, F.pad(fc2.weight, (0, more)), fc2.bias)
 
 
-def _wider(values: Tensor, dim: int, size: int) -> Tensor:
-    """The same with zeros behind, along one dimension."""
-    shape = list(values.shape)
-    shape[dim] = size - shape[dim]
-    return torch.cat([values, values.new_zeros(shape)], dim)
-
-
-def _filled(linear: nn.Linear, weight: Tensor, bias: Tensor | None) -> nn.Linear:
-    """A linear layer like another one, with other weights."""
-    new = like(linear, weight.shape[1], weight.shape[0])
-    new.weight.copy_(weight)
-    if bias is not None:
-        new.bias.copy_(bias)
-    return new
+def _set_head_dims(attention: Any, dims: int) -> None:
+    attention.scale = dims**-0.5
+    if hasattr(attention, "head_dim"):
+        attention.head_dim, attention.attn_dim = dims, attention.num_heads * dims
 
 
 def rows_in(block: Block) -> int:
@@ -204,31 +227,6 @@ def rows_in(block: Block) -> int:
 def per_head(block: Block, dims: Tensor) -> Tensor:
     """The rows of q (and of k, and of v) that belong to these dimensions of the heads."""
     return (first(block.heads)[:, None] * block.head_dims + dims).flatten()
-
-
-def rows_of(linear: nn.Linear, rows: Tensor) -> nn.Linear:
-    """A linear layer with some of the outputs of another."""
-    new = like(linear, linear.in_features, len(rows))
-    rows = rows.to(linear.weight.device)
-    new.weight.copy_(linear.weight[rows])
-    if linear.bias is not None:
-        new.bias.copy_(linear.bias[rows])
-    return new
-
-
-def columns_of(linear: nn.Linear, columns: Tensor) -> nn.Linear:
-    """A linear layer that reads some of the inputs of another."""
-    new = like(linear, len(columns), linear.out_features)
-    new.weight.copy_(linear.weight[:, columns.to(linear.weight.device)])
-    if linear.bias is not None:
-        new.bias.copy_(linear.bias)
-    return new
-
-
-def like(linear: nn.Linear, inputs: int, outputs: int) -> nn.Linear:
-    weight = linear.weight
-    new = nn.Linear(inputs, outputs, linear.bias is not None, device=weight.device, dtype=weight.dtype)
-    return new.requires_grad_(weight.requires_grad).train(linear.training)
 
 
 def kept_dims(shape: Sequence[tuple[int, int]]) -> int:

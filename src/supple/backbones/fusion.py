@@ -1,9 +1,15 @@
 """A convolution that listens: its output is scaled and shifted by what was heard."""
 
-from typing import cast
-
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+
+def initialise(module: nn.Module) -> None:
+    """He initialisation of a convolution or a linear layer (SL-ViT, section 4.3); others stay as they are."""
+    if isinstance(module, (nn.Conv2d, nn.Linear)):
+        nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+        assert module.bias is not None
+        nn.init.zeros_(module.bias)
 
 
 class Fusion(nn.Module):
@@ -22,13 +28,7 @@ class Fusion(nn.Module):
         conv = nn.Conv2d(channels, filters, kernel, padding=padding, dilation=dilation)
         self.conv = nn.Sequential(conv, nn.BatchNorm2d(filters, affine=sound == 0))
         self.heard = nn.Linear(sound, 2 * filters) if sound else None
-        self.reset()
-
-    def reset(self) -> None:
-        conv = cast(nn.Conv2d, self.conv[0])
-        nn.init.kaiming_normal_(conv.weight, nonlinearity="relu")
-        assert conv.bias is not None
-        nn.init.zeros_(conv.bias)
+        initialise(conv)
         if self.heard is not None:
             nn.init.normal_(self.heard.weight, std=0.01)
             gamma, beta = self.heard.bias.data.chunk(2)

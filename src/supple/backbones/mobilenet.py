@@ -1,10 +1,11 @@
 """MobileNet-V1: a stem and thirteen depthwise separable convolutions (Howard et al., 2017)."""
 
 import math
-from typing import Literal, get_args
+from typing import Literal
 
 from torch import nn
 
+from supple.backbones.classifier import check_choice, check_counts
 from supple.errors import RecipeError
 
 Stem = Literal["cifar", "imagenet"]
@@ -39,7 +40,18 @@ class MobileNetV1(nn.Sequential):
         channels: tuple[int, ...] = (32, 64, 128, 128, 256, 256, *(512,) * 6, 1024, 1024),  # stem, then each layer
         strides: tuple[int, ...] = (1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1),  # of each separable layer
     ) -> None:
-        check(num_classes, in_channels, multiplier, stem, channels, strides)
+        check_counts(
+            "mobilenet_v1", num_classes=num_classes, in_channels=in_channels, channels=channels, strides=strides
+        )
+        check_choice("mobilenet_v1", "stem", stem, Stem)
+        if not 0 < multiplier < math.inf:
+            cure = "Give a number above 0, such as 0.5 or 1.0."
+            raise RecipeError(f"mobilenet_v1: multiplier is {multiplier}.", cure)
+        if len(channels) != len(strides) + 1:
+            raise RecipeError(
+                f"mobilenet_v1: {len(channels)} channels and {len(strides)} strides do not match.",
+                "Give one number of channels for the stem and one for each stride.",
+            )
         widths = [scaled(c, multiplier) for c in channels]
         layers = conv_bn(in_channels, widths[0], 3, stride=1 if stem == "cifar" else 2)
         for cin, cout, stride in zip(widths, widths[1:], strides):
@@ -52,31 +64,3 @@ class MobileNetV1(nn.Sequential):
             elif isinstance(layer, nn.Linear):
                 nn.init.normal_(layer.weight, std=0.01)
                 nn.init.zeros_(layer.bias)
-
-
-def check(
-    num_classes: int,
-    in_channels: int,
-    multiplier: float,
-    stem: str,
-    channels: tuple[int, ...],
-    strides: tuple[int, ...],
-) -> None:
-    if min(num_classes, in_channels) < 1:
-        raise RecipeError(
-            f"mobilenet_v1: num_classes is {num_classes} and in_channels is {in_channels}.", "Both must be at least 1."
-        )
-    if not 0 < multiplier < math.inf:
-        raise RecipeError(f"mobilenet_v1: multiplier is {multiplier}.", "Give a number above 0, such as 0.5 or 1.0.")
-    if stem not in get_args(Stem):
-        raise RecipeError(f'mobilenet_v1: unknown stem "{stem}".', f"Use one of: {', '.join(get_args(Stem))}.")
-    if len(channels) != len(strides) + 1:
-        raise RecipeError(
-            f"mobilenet_v1: {len(channels)} channels and {len(strides)} strides do not match.",
-            "Give one number of channels for the stem and one for each stride.",
-        )
-    if min((*channels, *strides)) < 1:
-        raise RecipeError(
-            f"mobilenet_v1: channels {channels} and strides {strides} hold a number below 1.",
-            "Give channels and strides of at least 1.",
-        )

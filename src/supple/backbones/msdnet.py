@@ -8,11 +8,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from supple.backbones.classifier import check_choice, check_counts
 from supple.errors import RecipeError
 
 State = tuple[Tensor, ...]  # the scales alive, coarsest last
@@ -172,17 +173,12 @@ class MSDNet(nn.Module):
         head_channels: int = 128,  # width of cifar heads; imagenet heads keep the width of their input
     ) -> None:
         super().__init__()
-        check_numbers(
-            num_classes=num_classes,
-            in_channels=in_channels,
-            blocks=blocks,
-            base=base,
-            step=step,
-            channels=channels,
-            growth_rate=growth_rate,
-            head_channels=head_channels,
-        )
-        check_choices(stepmode=(stepmode, StepMode), prune=(prune, Prune), stem=(stem, StemKind))
+        check_counts("msdnet", num_classes=num_classes, in_channels=in_channels, blocks=blocks, base=base, step=step)
+        check_counts("msdnet", channels=channels, growth_rate=growth_rate, head_channels=head_channels)
+        check_counts("msdnet", growth_factors=growth_factors, bottleneck_factors=bottleneck_factors)
+        check_choice("msdnet", "stepmode", stepmode, StepMode)
+        check_choice("msdnet", "prune", prune, Prune)
+        check_choice("msdnet", "stem", stem, StemKind)
         check_factors(growth_rate, growth_factors, bottleneck_factors)
         if not 0 <= reduction <= 1:
             raise RecipeError(f"msdnet: reduction is {reduction}.", "Give a share from 0 (no transitions) to 1.")
@@ -227,28 +223,11 @@ def initialise(module: nn.Module) -> None:
         nn.init.zeros_(module.bias)
 
 
-def check_numbers(**settings: int) -> None:
-    for name, value in settings.items():
-        if value < 1:
-            raise RecipeError(f"msdnet: {name} is {value}.", f"Give {name} a whole number of at least 1.")
-
-
-def check_choices(**settings: tuple[str, object]) -> None:
-    for name, (value, kind) in settings.items():
-        if value not in get_args(kind):
-            raise RecipeError(f'msdnet: unknown {name} "{value}".', f"Use one of: {', '.join(get_args(kind))}.")
-
-
 def check_factors(growth_rate: int, growth: Sequence[int], narrow: Sequence[int]) -> None:
     if not growth or len(growth) != len(narrow):
         raise RecipeError(
             f"msdnet: growth_factors has {len(growth)} numbers and bottleneck_factors has {len(narrow)}.",
             "Give both one number per scale, finest first, such as [1, 2, 4].",
-        )
-    if min((*growth, *narrow)) < 1:
-        raise RecipeError(
-            f"msdnet: growth_factors {list(growth)} and bottleneck_factors {list(narrow)} hold a number below 1.",
-            "Give whole numbers of at least 1.",
         )
     # Half of what a coarser scale gains comes from the scale before it.
     odd = [factor for factor in growth[1:] if growth_rate * factor % 2]

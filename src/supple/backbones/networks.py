@@ -2,7 +2,6 @@
 
 import inspect
 import warnings
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -39,23 +38,22 @@ def timm_network(
     name = model.partition(".")[0]
     if not timm.is_model(name):
         raise RecipeError(f'timm has no network "{model}".', did_you_mean(name, timm.list_models()))
-    settings = _for_size(name, input_shape) | {"num_classes": num_classes, "in_chans": in_channels, **args}
+    settings = _for_size(model, input_shape) | {"num_classes": num_classes, "in_chans": in_channels, **args}
     if drop_path:
         settings["drop_path_rate"] = drop_path
     network = made(lambda: timm.create_model(model, pretrained=False, **settings), f"timm's {model}", settings)
     if classifier:
-        facts = timm.get_pretrained_cfg(name)
-        replace_classifier(network, str(_one(facts.classifier if facts else None)), num_classes, classifier, dropout)
+        names = getattr(timm_facts(model), "classifier", None)
+        first = names[0] if isinstance(names, (tuple, list)) else names  # a distilled network has two
+        replace_classifier(network, str(first), num_classes, classifier, dropout)
     if kept:
         resize(network, kept)
     return network
 
 
-def _for_size(name: str, input_shape: tuple[int, ...]) -> dict[str, Any]:
+def _for_size(model: str, input_shape: tuple[int, ...]) -> dict[str, Any]:
     """Networks that are built for one image size are told which."""
-    import timm
-
-    fixed = getattr(timm.get_pretrained_cfg(name), "fixed_input_size", False)
+    fixed = getattr(timm_facts(model), "fixed_input_size", False)
     return {"img_size": input_shape[-1]} if fixed and len(input_shape) > 1 else {}
 
 
@@ -105,7 +103,7 @@ def pretrained(name: str, network: nn.Module, settings: dict[str, Any], input_sh
             import timm
 
             args = {key: value for key, value in settings["args"].items() if key != "depth"}  # fewer layers: the first
-            extra = _for_size(model.partition(".")[0], input_shape) | {"in_chans": input_shape[0]} | args
+            extra = _for_size(model, input_shape) | {"in_chans": input_shape[0]} | args
             source = timm.create_model(model, pretrained=True, **extra)
         else:
             from torchvision import models
@@ -113,7 +111,7 @@ def pretrained(name: str, network: nn.Module, settings: dict[str, Any], input_sh
             source = models.get_model(model, weights="DEFAULT", **settings.get("args", {}))
     except (OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
         raise RecipeError(
-            f"the weights of {model} could not be fetched: {' '.join(str(error).split())[:200]}.",
+            f"the weights of {model} could not be fetched: {short(error)}.",
             "Check the name and the connection, or give train.init a run or a .safetensors file.",
         ) from None
     own, weights = network.state_dict(), source.state_dict()
@@ -134,17 +132,10 @@ def made(make: Any, what: str, settings: dict[str, Any]) -> nn.Module:
             warnings.simplefilter("ignore")
             network = make()
     except (TypeError, ValueError, AssertionError, RuntimeError, KeyError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise RecipeError(
-            f"{what} cannot be built with {settings}: {reason}.", "Change backbone.args, or data.size."
-        ) from None
+        cause = f"{what} cannot be built with {settings}: {short(error)}."
+        raise RecipeError(cause, "Change backbone.args, or data.size.") from None
     assert isinstance(network, nn.Module)
     return network
-
-
-def _one(names: Any) -> Any:
-    """A distilled network names two classifiers; the first is the one to replace."""
-    return next(iter(names)) if isinstance(names, Iterable) and not isinstance(names, str) else names
 
 
 def fitting(target: Any, **facts: Any) -> dict[str, Any]:
@@ -153,11 +144,7 @@ def fitting(target: Any, **facts: Any) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if name in wanted}
 
 
-def output_size(network: nn.Module, input_shape: ModelShape) -> int:
-    """How many numbers a network gives for one sample; one whose answer is not such a row says so (`outputs`)."""
-    own = own_outputs(network)
-    if own is not None:
-        return own
+def _output_size(network: nn.Module, input_shape: ModelShape) -> int:
     try:
         with torch.no_grad():
             given = weightless(network).eval()(example(input_shape, 2, torch.empty, device="meta"))
@@ -172,8 +159,12 @@ def output_size(network: nn.Module, input_shape: ModelShape) -> int:
 
 
 def check_outputs(network: nn.Module, input_shape: ModelShape, num_classes: int) -> int:
-    """The size of a network's output, which must be `num_classes`; 0: whatever it is."""
-    found = output_size(network, input_shape)
+    """How many numbers a network gives for one sample, which must be `num_classes`; 0: whatever it is.
+
+    One whose answer is not a row of logits says so itself (`outputs`).
+    """
+    own = own_outputs(network)
+    found = _output_size(network, input_shape) if own is None else own
     if num_classes not in (0, found):
         cause = f"the network gives {found} numbers for an image, but num_classes is {num_classes}."
         raise RecipeError(cause, f"Leave num_classes out, or build the network for {num_classes} classes.")

@@ -1,11 +1,11 @@
 """ResNet as it was first published (He et al., 2015), with the convolution biases of the Keras networks."""
 
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from supple.backbones.classifier import check_common, dense_classifier
+from supple.backbones.classifier import check_choice, check_common, check_counts, dense_classifier
 from supple.errors import RecipeError
 
 Stem = Literal["imagenet", "cifar"]
@@ -37,7 +37,11 @@ class ResNetV1(nn.Module):
     ) -> None:
         super().__init__()
         check_common("resnet_v1", num_classes, in_channels, classifier, dropout)
-        check(layers, width, stem)
+        check_counts("resnet_v1", width=width)
+        check_choice("resnet_v1", "stem", stem, Stem)
+        if len(layers) != 4 or min(layers) < 1:
+            cure = "Give four numbers of at least 1, such as [3, 8, 36, 3]."
+            raise RecipeError(f"resnet_v1: layers is {list(layers)}.", cure)
         if stem == "imagenet":
             self.conv1 = nn.Conv2d(in_channels, width, 7, stride=2, padding=3)
         else:
@@ -71,14 +75,3 @@ def layer(cin: int, width: int, blocks: int, stride: int) -> nn.Sequential:
     first = Bottleneck(cin, width, downsample=shortcut)
     first.conv1.stride = (stride, stride)
     return nn.Sequential(first, *(Bottleneck(4 * width, width) for _ in range(blocks - 1)))
-
-
-def check(layers: tuple[int, ...], width: int, stem: str) -> None:
-    if len(layers) != 4 or min(layers) < 1:
-        raise RecipeError(
-            f"resnet_v1: layers is {list(layers)}.", "Give four numbers of at least 1, such as [3, 8, 36, 3]."
-        )
-    if width < 1:
-        raise RecipeError(f"resnet_v1: width is {width}.", "Give a whole number of at least 1.")
-    if stem not in get_args(Stem):
-        raise RecipeError(f'resnet_v1: unknown stem "{stem}".', f"Use one of: {', '.join(get_args(Stem))}.")

@@ -52,9 +52,10 @@ class VitCifar(nn.Module):
             )
         self.width = width
         patch = (height // grid, length // grid)
-        self.patches = (
-            patch_stem(in_channels, width, patch) if stem == "patch" else conv_stem(in_channels, width, patch)
-        )
+        if stem == "patch":
+            self.patches: nn.Module = nn.Conv2d(in_channels, width, patch, stride=patch)
+        else:
+            self.patches = conv_stem(in_channels, width, patch)
         self.token = nn.Parameter(torch.randn(1, 1, width))
         self.positions = nn.Parameter(torch.randn(1, 1 + grid * grid, width))
         divisor = width if scale == "width" else width // heads
@@ -93,11 +94,6 @@ class Layer(nn.Module):
         x = x + self.out(mixed.transpose(1, 2).flatten(2))
         y: Tensor = self.mlp(self.norm2(x))
         return x + y
-
-
-def patch_stem(channels: int, width: int, patch: tuple[int, int]) -> nn.Module:
-    """One linear layer on every patch, as a convolution that does not overlap."""
-    return nn.Conv2d(channels, width, patch, stride=patch)
 
 
 def conv_stem(channels: int, width: int, patch: tuple[int, int]) -> nn.Module:

@@ -1,14 +1,16 @@
-"""What methods that change the depth ask of a backbone: stem, blocks that keep the shape, and head."""
+"""What several methods share: a backbone as stem, blocks that keep the shape, and head; ranges; points run in turn."""
 
 import copy
 import math
-from collections.abc import Iterable
-from typing import cast
+from collections.abc import Callable, Iterable
+from typing import Any, cast
 
 from torch import Tensor, nn
 
 from supple.backbones.protocols import Trunk, as_trunk
 from supple.errors import RecipeError
+from supple.model import Output, Outputs, is_empty, select
+from supple.point import Point
 
 
 def trunk_of(backbone: nn.Module, method: str) -> Trunk:
@@ -36,9 +38,7 @@ def without_blocks(backbone: nn.Module) -> nn.Module:
 
 
 def _put(backbone: nn.Module, blocks: Iterable[nn.Module]) -> nn.Module:
-    own = cast(Trunk, backbone).blocks
-    place = next(name for name, part in backbone.named_modules() if part is own)
-    backbone.set_submodule(place, nn.Sequential(*blocks))
+    backbone.set_submodule(blocks_path(backbone, cast(Trunk, backbone)), nn.Sequential(*blocks))
     return backbone
 
 
@@ -65,3 +65,13 @@ def blocks_path(model: nn.Module, trunk: Trunk) -> str:
     blocks: nn.Module = trunk.blocks
     path: str = next(name for name, part in model.named_modules() if part is blocks)
     return path
+
+
+def in_turn(points: Iterable[Point], x: Any, answer: Callable[[Any, Point], Output]) -> Outputs:
+    """Runs points that share nothing but the input, each from the start; samples that stop leave the batch."""
+    for point in points:
+        keep = yield answer(x, point)
+        if keep is not None:
+            if is_empty(keep):
+                return
+            x = select(x, keep)

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from supple.backbones._cut.tap import Tap, as_map, parted
-from supple.backbones.fusion import Fusion
+from supple.backbones.fusion import Fusion, initialise
 from supple.cost import count_params
 from supple.errors import RecipeError
 from supple.recipe import named_settings
@@ -233,14 +233,6 @@ def mlp_head(features: int, hidden: int, num_classes: int, dropout: float) -> nn
         nn.Dropout(dropout),
         nn.Linear(hidden, num_classes),
     )
-
-
-def initialise(module: nn.Module) -> None:
-    """He initialisation (section 4.3)."""
-    if isinstance(module, (nn.Conv2d, nn.Linear)):
-        nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
-        assert module.bias is not None
-        nn.init.zeros_(module.bias)
 
 
 def patches(tap: Tap) -> list[int]:

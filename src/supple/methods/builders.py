@@ -11,11 +11,13 @@ from typing import Any, TypeVar
 
 from torch import nn
 
+from supple.backbones import BACKBONES
 from supple.backbones.dims import Shape as Kept
 from supple.backbones.networks import check_outputs, fitting, timm_facts
 from supple.backbones.networks import pretrained as fetch
 from supple.backbones.protocols import own_task
 from supple.errors import RecipeError
+from supple.methods import METHODS
 from supple.methods.dense import Dense, Read
 from supple.methods.exits import Exits, Wanted, Way
 from supple.methods.gates import Inputs, Oracle
@@ -27,9 +29,12 @@ from supple.methods.skip import Gate, Skip
 from supple.methods.slim import Slim
 from supple.methods.static import Learn, Static
 from supple.model import FlexibleModel, Shape
+from supple.recipe import named_settings
 
 M = TypeVar("M", bound=FlexibleModel)
 Network = nn.Module | str
+
+# Each builder hands on all that it was given, by name: `**locals()`. So it has no local names but its arguments.
 
 
 def exits(
@@ -46,12 +51,10 @@ def exits(
 
     `way` None: only the branches learn, and the network is frozen; one with exits of its own learns with them.
     """
-    settings = {
-        "at": (at,) if isinstance(at, str) else tuple(at),
-        "branch": branch if isinstance(branch, (str, Mapping)) or not isinstance(branch, Sequence) else tuple(branch),
-        "way": way or ("classifier_wise" if at else "end_to_end"),
-    }
-    return _flexible(Exits, network, num_classes, input_shape, pretrained, settings)
+    at = (at,) if isinstance(at, str) else tuple(at)
+    branch = branch if isinstance(branch, (str, Mapping)) or not isinstance(branch, Sequence) else tuple(branch)
+    way = way or ("classifier_wise" if at else "end_to_end")
+    return _flexible(Exits, **locals())
 
 
 def slim(
@@ -64,8 +67,8 @@ def slim(
     divisor: int = 8,
 ) -> Slim:
     """Widths: the first share of every layer's channels. See `methods/slim.py`; `network` is a flat nn.Sequential."""
-    settings = {"widths": tuple(widths), "divisor": divisor}
-    return _flexible(Slim, network, num_classes, input_shape, pretrained, settings)
+    widths = tuple(widths)
+    return _flexible(Slim, **locals())
 
 
 def shuffle(
@@ -82,9 +85,7 @@ def shuffle(
     drop: float = 0.2,
 ) -> Shuffle:
     """Layers that may be left out and run in any order. See `methods/shuffle.py`; `network` is a plain ViT."""
-    settings: dict[str, Any] = {"variant": variant, "table": table, "embedding": embedding, "dropout": dropout}
-    settings |= {"weight": weight, "drop": drop}
-    return _flexible(Shuffle, network, num_classes, input_shape, pretrained, settings)
+    return _flexible(Shuffle, **locals())
 
 
 def skip(
@@ -103,9 +104,7 @@ def skip(
     last_always_on: bool = True,
 ) -> Skip:
     """Layers that each sample may skip. See `methods/skip.py`; `network` is a plain ViT."""
-    settings: dict[str, Any] = {"gate": gate, "target": target, "weight": weight, "oracle": oracle, "inputs": inputs}
-    settings |= {"dropout": dropout, "read": read, "last_always_on": last_always_on}
-    return _flexible(Skip, network, num_classes, input_shape, pretrained, settings)
+    return _flexible(Skip, **locals())
 
 
 def dense(
@@ -118,8 +117,7 @@ def dense(
     read: Read = "class",
 ) -> Dense:
     """Layers that read a weighted mean of all earlier ones. See `methods/dense.py`; `network` is a plain ViT."""
-    settings = {"dropout": dropout, "read": read}
-    return _flexible(Dense, network, num_classes, input_shape, pretrained, settings)
+    return _flexible(Dense, **locals())
 
 
 def prunable(
@@ -135,9 +133,8 @@ def prunable(
     kept: Pairs = (),
 ) -> Prune:
     """A search for the dimensions that matter. See `methods/prune.py`; `network` is a ViT, DeiT or Swin of timm."""
-    settings: dict[str, Any] = {"gamma": gamma, "ratio": ratio, "ranking": ranking, "multiple": multiple}
-    settings["kept"] = tuple(kept)
-    return _flexible(Prune, network, num_classes, input_shape, pretrained, settings)
+    kept = tuple(kept)
+    return _flexible(Prune, **locals())
 
 
 def nested(
@@ -150,8 +147,8 @@ def nested(
     shapes: Sequence[Kept] = (),
 ) -> Nested:
     """Widths of a transformer that share its weights. See `methods/nested.py`; `network` as for `prunable`."""
-    settings = {"widths": tuple(widths), "shapes": tuple(shapes)}
-    return _flexible(Nested, network, num_classes, input_shape, pretrained, settings)
+    widths, shapes = tuple(widths), tuple(shapes)
+    return _flexible(Nested, **locals())
 
 
 def static(
@@ -163,7 +160,7 @@ def static(
     learn: Learn = "all",
 ) -> Static:
     """The network as it is, with one point: what the others are compared with. See `methods/static.py`."""
-    return _flexible(Static, network, num_classes, input_shape, pretrained, {"learn": learn})
+    return _flexible(Static, **locals())
 
 
 # --- what all of them do ----------------------------------------------------------------------------------------------
@@ -175,7 +172,7 @@ def _flexible(
     num_classes: int | None,
     input_shape: Shape | None,
     pretrained: bool,
-    settings: dict[str, Any],
+    **settings: Any,
 ) -> M:
     spec = None
     if isinstance(network, str):
@@ -192,6 +189,8 @@ def _flexible(
     if spec is None and num_classes is not None and "num_classes" not in facts:  # else the method has seen to it
         check_outputs(model, input_shape, num_classes)
     model.input_shape, model.backbone_spec, model.task = input_shape, spec, own_task(network) or model.task
+    name = next(name for name, kind in METHODS.items() if kind is method)
+    model.method_spec = {"name": name, **settings}  # type: ignore[assignment, unused-ignore]
     return model
 
 
@@ -199,9 +198,6 @@ def _named(
     name: str, trunk: bool, input_shape: Shape | None, num_classes: int | None
 ) -> tuple[dict[str, Any], Shape, int]:
     """The section of a recipe that stands for a name, every setting written out; and what its data would decide."""
-    from supple.backbones import BACKBONES
-    from supple.recipe import named_settings
-
     facts = timm_facts(name)
     if facts is None and name in BACKBONES:
         if input_shape is None or num_classes is None:
@@ -215,8 +211,7 @@ def _named(
 
 
 def _made(spec: dict[str, Any], input_shape: Shape, num_classes: int) -> nn.Module:
-    from supple.backbones import BACKBONES
-
+    channels = input_shape[0] if isinstance(input_shape[0], int) else input_shape[0][0]
+    facts = {"num_classes": num_classes, "in_channels": channels, "input_shape": input_shape}
     make = BACKBONES[spec["name"]]
-    facts = {"num_classes": num_classes, "in_channels": input_shape[0], "input_shape": input_shape}
     return make(**fitting(make, **facts), **{key: value for key, value in spec.items() if key != "name"})

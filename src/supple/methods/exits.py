@@ -100,8 +100,9 @@ class Exits(FlexibleModel):
                 if keep is not None:
                     if is_empty(keep):
                         return
-                    state, x = select(state, keep), Features(select(x.outputs, keep)) if isinstance(x, Features) else x
-            if place < last and torch.is_grad_enabled() and self._is_altered(place):
+                    state, x = select(state, keep), select(x, keep) if isinstance(x, Features) else x
+            altered = self._bodies is not None and place < last and self._bodies.altered[place - 1]
+            if altered and torch.is_grad_enabled():
                 state = (state[0].clone(), *state[1:])  # the next stage writes into what the branch has read
 
     def features(self, x: Any) -> Features:
@@ -171,9 +172,6 @@ class Exits(FlexibleModel):
     @property
     def _heads(self) -> nn.ModuleList:
         return self.heads if self.heads is not None else cast(WithExits, self.backbone).heads
-
-    def _is_altered(self, place: int) -> bool:
-        return self._bodies is not None and self._bodies.altered[place - 1]
 
     def _place(self, point: Point) -> int:
         return point.exit or len(self.points)

@@ -6,7 +6,6 @@ a network of its own shape that shares all weights.
 
 import copy
 import itertools
-import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,21 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from supple.backbones.dims import (
-    Block,
-    Shape,
-    blocks_of,
-    check_shape,
-    cut_block,
-    first,
-    per_head,
-    resize,
-    rows_in,
-    shape_of,
-)
+from supple.backbones.dims import Shape, blocks_of, check_shape, cut_block, first, resize, shape_of, sliced
 from supple.errors import RecipeError
+from supple.methods._trunk import in_turn
 from supple.methods.ranking import equal_scores, keep
-from supple.model import FlexibleModel, Outputs, as_output, is_empty, select
+from supple.model import FlexibleModel, Outputs, as_output
 from supple.point import FULL, AnyPoint, Point
 
 
@@ -65,12 +54,7 @@ class Nested(FlexibleModel):
         return point.width
 
     def run(self, x: Any, points: Iterable[AnyPoint]) -> Outputs:
-        for point in self.order(points):
-            keep = yield as_output(point, self.network(point.width)(x))
-            if keep is not None:
-                if is_empty(keep):
-                    return
-                x = select(x, keep)
+        yield from in_turn(self.order(points), x, lambda x, p: as_output(p, self.network(p.width)(x)))
 
     def network(self, width: float) -> nn.Module:
         """The network of a width; it shares its weights with all others."""
@@ -111,28 +95,8 @@ def narrowed(network: nn.Module, shape: Shape) -> nn.Module:
     shared = {id(part): part for part in (*network.parameters(), *network.buffers())}
     narrow = copy.deepcopy(network, shared)
     for block, (dims, hidden) in zip(blocks_of(narrow), shape):
-        narrow_block(block, dims, hidden)
+        cut_block(block, first(dims), first(hidden), Part)
     return narrow
-
-
-def narrow_block(block: Block, dims: int, hidden: int) -> None:
-    """Lets a block read only its first dimensions; what `cut_block` copies is sliced at every call here."""
-    attention, mlp, heads = block.attention, block.mlp, block.heads
-    if dims < block.head_dims:
-        rows = per_head(block, first(dims))
-        qkv = torch.cat([rows, rows + rows_in(block), rows + 2 * rows_in(block)])
-        stretch = torch.ones(len(qkv), device="cpu", dtype=torch.double)
-        stretch[: heads * dims] = attention.scale * math.sqrt(dims)
-        attention.qkv, attention.proj = (
-            Part(attention.qkv, rows=qkv, stretch=stretch),
-            Part(attention.proj, columns=rows),
-        )
-        attention.scale = dims**-0.5
-        if hasattr(attention, "head_dim"):
-            attention.head_dim, attention.attn_dim = dims, heads * dims
-    if hidden < block.hidden:
-        few = first(hidden)
-        mlp.fc1, mlp.fc2 = Part(mlp.fc1, rows=few), Part(mlp.fc2, columns=few)
 
 
 class Part(nn.Module):
@@ -140,46 +104,25 @@ class Part(nn.Module):
     weights stay as they are.
     """
 
-    def __init__(
-        self,
-        linear: nn.Linear,
-        rows: Tensor | None = None,
-        columns: Tensor | None = None,
-        stretch: Tensor | None = None,  # a factor for each of the rows
-    ) -> None:
+    def __init__(self, linear: nn.Linear, **part: Tensor) -> None:  # as of `sliced`
         super().__init__()
-        self.linear, self.columns, self.stretch = linear, columns, stretch
-        self.rows = rows
-        self.out_features = linear.out_features if rows is None else len(rows)
-        self.in_features = linear.in_features if columns is None else len(columns)
+        self.linear, self.part = linear, part
+        self.out_features = len(part["rows"]) if "rows" in part else linear.out_features
+        self.in_features = len(part["columns"]) if "columns" in part else linear.in_features
         self._copy: tuple[tuple[int, ...], Tensor, Tensor | None] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         weight = self.linear.weight
         if (weight.requires_grad and torch.is_grad_enabled()) or weight.is_inference() or weight.is_meta:
-            return F.linear(x, *self._sliced())
+            return F.linear(x, *sliced(self.linear, **self.part))
         bias = self.linear.bias
         state = (weight.data_ptr(), weight._version, 0 if bias is None else bias._version)
         known = self._copy
         if known is None or known[0] != state:
             with torch.inference_mode(False), torch.no_grad():
-                known = (state, *self._sliced())
+                known = (state, *sliced(self.linear, **self.part))
             self._copy = known
         return F.linear(x, known[1], known[2])
-
-    def _sliced(self) -> tuple[Tensor, Tensor | None]:
-        weight: Tensor = self.linear.weight
-        bias: Tensor | None = self.linear.bias
-        device = weight.device
-        if self.columns is not None:
-            return weight.index_select(1, self.columns.to(device)), bias
-        assert self.rows is not None
-        rows = self.rows.to(device)
-        weight, bias = weight.index_select(0, rows), None if bias is None else bias.index_select(0, rows)
-        if self.stretch is None:
-            return weight, bias
-        stretch = self.stretch.to(weight)
-        return weight * stretch[:, None], None if bias is None else bias * stretch
 
 
 @torch.no_grad()

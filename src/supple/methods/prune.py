@@ -5,7 +5,6 @@ lowest ones. Scores scale weights and biases, so they cost next to nothing and c
 """
 
 import copy
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -13,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from supple.backbones.dims import Block, blocks_of, check_shape, like, resize, shape_of
+from supple.backbones.dims import Block, blocks_of, check_shape, filled, resize, shape_of
 from supple.errors import RecipeError
+from supple.methods._trunk import check_range
 from supple.methods.ranking import Ranking, Scores, equal_scores, keep
 from supple.model import FlexibleModel, Output, Outputs, as_output
 from supple.point import FULL, AnyPoint, Point
@@ -44,12 +44,9 @@ class Prune(FlexibleModel):
         kept: Pairs = (),  # for each block: kept dimensions of a head, and of the MLP (in a recipe also a JSON file)
     ) -> None:
         super().__init__()
-        if not 0 <= gamma < math.inf:
-            raise RecipeError(f"method.gamma is {gamma:g}.", "Give a number from 0: the weight of the penalty.")
-        if not 0 <= ratio < 1:
-            raise RecipeError(f"method.ratio is {ratio:g}.", "Give a share from 0 to below 1.")
-        if multiple < 1:
-            raise RecipeError(f"method.multiple is {multiple}.", "Give 1 or more.")
+        check_range("gamma", gamma, 0)
+        check_range("ratio", ratio, 0, 1)
+        check_range("multiple", multiple, 1)
         if kept and ratio:
             raise RecipeError("method.ratio and method.kept are both given.", "Leave one of them out.")
         self.backbone, self.gamma = backbone, gamma
@@ -113,18 +110,15 @@ class Scored(nn.Linear):
         return score.repeat(self.out_features // len(score))
 
     def forward(self, x: Tensor) -> Tensor:
-        score = self.score
-        return F.linear(x, self.weight * score[:, None], None if self.bias is None else self.bias * score)
+        return F.linear(x, *self._scaled())
 
-    @torch.no_grad()
+    def _scaled(self) -> tuple[Tensor, Tensor | None]:
+        score = self.score
+        return self.weight * score[:, None], None if self.bias is None else self.bias * score
+
     def fold(self) -> nn.Linear:
         """An ordinary layer with the scores in its weights."""
-        score = self.score
-        new = like(self, self.in_features, self.out_features)
-        new.weight.copy_(self.weight * score[:, None])
-        if self.bias is not None:
-            new.bias.copy_(self.bias * score)
-        return new
+        return filled(self, *self._scaled())
 
 
 def folded(network: nn.Module) -> nn.Module:

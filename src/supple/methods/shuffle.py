@@ -127,14 +127,9 @@ class Shuffle(FlexibleModel):
     def layer(self, state: Tensor, layer: int, position: int) -> Tensor:
         """Runs a layer in a position; both count from 0."""
         if self.variant == "position":
-            state = self.positions[layer](state, self.table_of(layer), position)
+            state = self.positions[layer](state, self.table, position)
         result: Tensor = self.trunk.blocks[layer](state)
         return result
-
-    def table_of(self, layer: int) -> Tensor:
-        """The embeddings (positions, embedding) that a layer is told: its own, or those for all."""
-        table: Tensor = self.positions[layer].table if self.table is None else self.table  # type: ignore[assignment]
-        return table
 
     # --- points ---------------------------------------------------------------------------------------------------
 
@@ -231,7 +226,7 @@ class Shuffle(FlexibleModel):
 class Position(nn.Module):
     """Tells a layer its position: z + Dropout(GELU(LN(concat(z, e)) W)), where e is the position's row of a table.
 
-    A table of its own has `own` rows; 0: the layers share one, which lies elsewhere.
+    A table of its own has `own` rows; 0: the layers share one, which is given.
     """
 
     def __init__(self, width: int, own: int, embedding: int, dropout: float) -> None:
@@ -241,7 +236,9 @@ class Position(nn.Module):
         self.project = nn.Linear(width + embedding, width)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, state: Tensor, table: Tensor, position: int) -> Tensor:
+    def forward(self, state: Tensor, shared: Tensor | None, position: int) -> Tensor:
+        table = shared if self.table is None else self.table  # (positions, embedding)
+        assert table is not None
         told = table[position].expand(*state.shape[:2], -1)
         result: Tensor = state + self.dropout(F.gelu(self.project(self.norm(torch.cat([state, told], 2)))))
         return result
@@ -257,8 +254,7 @@ class At(nn.Module):
         self.position = position if shared is None else 0
 
     def forward(self, state: Tensor) -> Tensor:
-        table = self.told.table if self.row is None else self.row
-        result: Tensor = self.block(self.told(state, table, self.position))
+        result: Tensor = self.block(self.told(state, self.row, self.position))
         return result
 
 

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from supple.backbones.protocols import Trunk
 from supple.cost import count_macs, on_meta
 from supple.errors import RecipeError
-from supple.methods._trunk import check_range, check_read, trunk_of
+from supple.methods._trunk import check_range, check_read, in_turn, trunk_of
 from supple.methods.dense import Read
 from supple.methods.gates import Gates, Inputs, Oracle, blend, regroup, straight_through
-from supple.model import Batches, FlexibleModel, Output, Outputs, is_empty, select
+from supple.model import Batches, FlexibleModel, Output, Outputs
 from supple.point import FULL, AnyPoint, Point
 
 Gate = Literal["paper", "straight"]
@@ -123,16 +123,14 @@ class Skip(FlexibleModel):
     # --- running --------------------------------------------------------------------------------------------------
 
     def run(self, x: Any, points: Iterable[AnyPoint]) -> Outputs:
+        yield from in_turn(self.order(points), x, self._answer)
+
+    def _answer(self, x: Any, point: Point) -> Output:
         obey = straight_through if self.training and self.gate == "straight" else regroup
-        for point in self.order(points):
-            way = self.gates.follow(self.trunk, x, point.skip, obey)
-            aux = {} if point.skip is None else {"gates": way.logits, "ran": way.ran}
-            margin = None if point.skip is None else way.margin(point.skip)
-            keep = yield Output(point, self.trunk.head(way.state), aux, self._spent(way.ran, point), margin)
-            if keep is not None:
-                if is_empty(keep):
-                    return
-                x = select(x, keep)
+        way = self.gates.follow(self.trunk, x, point.skip, obey)
+        aux = {} if point.skip is None else {"gates": way.logits, "ran": way.ran}
+        margin = None if point.skip is None else way.margin(point.skip)
+        return Output(point, self.trunk.head(way.state), aux, self._spent(way.ran, point), margin)
 
     def penalty(self, outputs: Sequence[Output]) -> Tensor:
         """Eq. (13), over the gated layers; or the squared distance of the mean score from the target."""

@@ -1,14 +1,13 @@
 """The parts of a network that was cut for exits: its stages, the branches on them, and what the branches read."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, cast
 
 from torch import Tensor, fx, nn
 
 from supple.backbones._cut.cut import Cuts, altered, check_order, cut
-from supple.backbones._cut.tap import Tap
 from supple.backbones._cut.trace import weightless
-from supple.backbones.protocols import as_stages
+from supple.backbones.protocols import WithStages, as_stages
 from supple.errors import RecipeError
 from supple.model import Shape
 from supple.text import did_you_mean
@@ -44,33 +43,14 @@ class OnTap(nn.Sequential):
         return logits
 
 
-class Bodies(Protocol):
-    """The stages of a cut network as modules that share its weights."""
-
-    taps: tuple[Tap, ...]  # what a branch reads at each cut
-    altered: tuple[bool, ...]  # whether the next stage writes into the tensor that the branch reads
-    frozen: int  # so many stages have learnt, and run in eval mode
-
-    def __call__(self) -> list[nn.Module]: ...
-    def prefix(
-        self, place: int
-    ) -> nn.Module: ...  # from the input to what the branch at a cut reads; they count from 1
-    def forget(self) -> None: ...  # after the network's tensors were replaced (another device)
-
-
-def bodies(network: nn.Module, at: Sequence[str], input_shape: Shape) -> Bodies:
-    """A network cut at names: those of the stages it offers, or else those of its layers."""
-    if as_stages(network) is not None:
-        return Chain(network, at, input_shape)
-    return Traced(network, cut(network, at, input_shape))
-
-
 class Traced:
-    """Stages made by tracing; built when first asked for."""
+    """The stages of a network as modules that share its weights, made by tracing; built when first asked for."""
 
     def __init__(self, network: nn.Module, cuts: Cuts) -> None:
         self.network, self.cuts = network, cuts
-        self.taps, self.altered, self.frozen = cuts.taps, cuts.altered, 0
+        self.taps = cuts.taps  # what a branch reads at each cut
+        self.altered = cuts.altered  # whether the next stage writes into the tensor that the branch reads
+        self.frozen = 0  # so many stages have learnt, and run in eval mode
         self._made: dict[bool, list[nn.Module]] = {}
 
     def __call__(self) -> list[nn.Module]:
@@ -82,18 +62,19 @@ class Traced:
         return self._made[False][: self.frozen] + self._made[True][self.frozen :]
 
     def prefix(self, place: int) -> nn.Module:
+        """From the input to what the branch at a cut reads; they count from 1."""
         return fx.GraphModule(self.network, self.cuts.prefixes[place - 1])
 
     def forget(self) -> None:
-        self._made.clear()  # the modules hold some of the tensors directly
+        """After the network's tensors were replaced (another device): the modules hold some of them directly."""
+        self._made.clear()
 
 
 class Chain:
-    """The stages that a network offers itself; those that no cut parts are joined."""
+    """As `Traced`, with the stages that a network offers itself; those that no cut parts are joined."""
 
     def __init__(self, network: nn.Module, at: Sequence[str], input_shape: Shape) -> None:
-        own = as_stages(network)
-        assert own is not None
+        own = cast(WithStages, network)
         names = list(own.stages)
         for name in at:
             if name not in own.reads:
@@ -109,9 +90,7 @@ class Chain:
         self.altered = altered(self._joined(weightless(network).eval()), input_shape)
 
     def _joined(self, network: nn.Module) -> list[nn.Module]:
-        own = as_stages(network)
-        assert own is not None
-        every = list(own.stages.values())
+        every = list(cast(WithStages, network).stages.values())
         return [nn.Sequential(*every[start:end]) for start, end in self.parts]
 
     def __call__(self) -> list[nn.Module]:
@@ -122,3 +101,13 @@ class Chain:
 
     def forget(self) -> None:
         """The stages are the network's own modules: nothing is held beside them."""
+
+
+Bodies = Traced | Chain
+
+
+def bodies(network: nn.Module, at: Sequence[str], input_shape: Shape) -> Bodies:
+    """A network cut at names: those of the stages it offers, or else those of its layers."""
+    if as_stages(network) is not None:
+        return Chain(network, at, input_shape)
+    return Traced(network, cut(network, at, input_shape))

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.fx.node import map_arg
 
-from supple.backbones._cut.layout import find_tap
-from supple.backbones._cut.tap import Tap
+from supple.backbones._cut.tap import Tap, find_tap
 from supple.backbones._cut.trace import CutError, Traced, check_names, short, weightless
 from supple.errors import RecipeError
 from supple.model import Shape, example

@@ -8,14 +8,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from supple.backbones.cascade.proposals import Proposals, by_picture
-from supple.backbones.cascade.pyramid import Pyramid, swin_of
 from supple.backbones.cascade.stages import Cascade
 from supple.backbones.dims import Shape, resize
-from supple.backbones.networks import Arguments
+from supple.backbones.networks import Arguments, made
 from supple.data.detection.batch import DetectionBatch, as_batch
 from supple.errors import RecipeError
-
-__all__ = ["CascadeRCNN"]
+from supple.text import did_you_mean
 
 
 class CascadeRCNN(nn.Module):
@@ -102,3 +100,38 @@ class CascadeRCNN(nn.Module):
             maps.append(norm(x).permute(0, 3, 1, 2).contiguous())
         found: list[Tensor] = self.pyramid(maps)
         return found
+
+
+class Pyramid(nn.Module):
+    """Feature maps of one width at all resolutions, and a still coarser one for anchors (FPN, Lin et al. 2017)."""
+
+    def __init__(self, widths: Sequence[int], channels: int) -> None:
+        super().__init__()
+        self.lateral = nn.ModuleList(nn.Conv2d(width, channels, 1) for width in widths)
+        self.smooth = nn.ModuleList(nn.Conv2d(channels, channels, 3, padding=1) for _ in widths)
+        for conv in (*self.lateral, *self.smooth):
+            nn.init.xavier_uniform_(conv.weight)
+            nn.init.zeros_(conv.bias)
+
+    def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
+        flat = [conv(one) for conv, one in zip(self.lateral, maps)]
+        for place in range(len(flat) - 1, 0, -1):
+            wide = F.interpolate(flat[place], size=flat[place - 1].shape[-2:], mode="nearest")
+            flat[place - 1] = flat[place - 1] + wide
+        return [conv(one) for conv, one in zip(self.smooth, flat)]
+
+
+def swin_of(model: str, input_shape: tuple[int, ...], args: Arguments, drop_path: float) -> Any:
+    """A Swin of timm for pictures of any size, without its last norm and classifier."""
+    import timm
+
+    name, known = model.partition(".")[0], timm.list_models(module="swin_transformer")
+    if name not in known:
+        raise RecipeError(f'timm has no Swin "{model}".', did_you_mean(name, known))
+    size = {"img_size": tuple(input_shape[-2:])} if input_shape else {}
+    settings: dict[str, Any] = {**size, "num_classes": 0, "drop_path_rate": drop_path, **args}
+    free: dict[str, Any] = {"strict_img_size": False, "always_partition": True}  # windows fit pictures of any size
+    make = lambda: timm.create_model(model, pretrained=False, **settings, **free)
+    swin: Any = made(make, f"timm's {model}", settings)
+    swin.norm, swin.head = nn.Identity(), nn.Identity()
+    return swin

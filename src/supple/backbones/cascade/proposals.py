@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.models.detection._utils import BoxCoder, Matcher
 from torchvision.models.detection.anchor_utils import AnchorGenerator
-from torchvision.models.detection.rpn import RPNHead
+from torchvision.models.detection.rpn import RPNHead, permute_and_flatten
 from torchvision.ops import batched_nms, box_area, box_iou
+from torchvision.ops.boxes import _box_inter_union
 
 from supple.data.detection.batch import Objects
 
@@ -42,11 +43,8 @@ def matched(boxes: Tensor, known: Known, matcher: Matcher) -> Tensor:
     else:
         found = torch.full((len(boxes),), BELOW, dtype=torch.long, device=boxes.device)
     if len(known.crowds) and len(boxes):
-        first, second = boxes[:, None], known.crowds[None]
-        sides = (torch.minimum(first[..., 2:], second[..., 2:]) - torch.maximum(first[..., :2], second[..., :2])).clamp(
-            0
-        )
-        share = sides.prod(-1) / box_area(boxes).clamp_min(1e-6)[:, None]
+        common, _ = _box_inter_union(boxes, known.crowds)
+        share = common / box_area(boxes).clamp_min(1e-6)[:, None]
         found = torch.where((found == BELOW) & (share > MOSTLY).any(1), torch.full_like(found, BETWEEN), found)
     return found
 
@@ -79,7 +77,8 @@ class Proposals(nn.Module):
     ) -> tuple[list[Tensor], dict[str, Tensor]]:
         """The proposals of each picture, best first, and losses if its objects are known."""
         scores, moves = (
-            [_listed(one, width) for one in part] for part, width in zip(self.head(list(maps)), (1, 4))
+            [permute_and_flatten(one, len(one), len(RATIOS), width, *one.shape[2:]) for one in part]
+            for part, width in zip(self.head(list(maps)), (1, 4))
         )  # of each map: (batch, anchors, 1 or 4)
         anchors = self._anchors(maps)
         proposals = self._best([score[..., 0].detach().float() for score in scores], moves, anchors, sizes)
@@ -131,12 +130,6 @@ class Proposals(nn.Module):
             placed.append(F.smooth_l1_loss(move[some].float(), wanted, beta=1 / 9, reduction="sum"))
             count += len(both)
         return {"anchors": sum(judged) / max(1, count), "anchor_boxes": sum(placed) / max(1, count)}  # type: ignore[dict-item]
-
-
-def _listed(map: Tensor, width: int) -> Tensor:
-    """(batch, anchors * width, height, width) as (batch, all anchors, width), in the order of the anchors."""
-    batch, _, height, across = map.shape
-    return map.view(batch, -1, width, height, across).permute(0, 3, 4, 1, 2).reshape(batch, -1, width)
 
 
 def clipped(boxes: Tensor, sizes: Tensor) -> Tensor:

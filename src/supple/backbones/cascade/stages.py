@@ -6,12 +6,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.models.detection._utils import BoxCoder, Matcher
-from torchvision.ops import batched_nms, generalized_box_iou_loss
+from torchvision.ops import batched_nms, generalized_box_iou_loss, roi_align
+from torchvision.ops._utils import convert_boxes_to_roi_format
 
 from supple.backbones.cascade.proposals import BELOW, Known, clipped, drawn, matched
-from supple.backbones.cascade.pyramid import under
 from supple.data.detection.batch import look
 
+FINEST = 56  # boxes up to twice this size (root of the area, pixels) are read from the finest map
 POOLED = 7  # pixels of a side that a box is read with; twice as many for masks
 
 
@@ -203,6 +204,26 @@ class Cascade(nn.Module):
         place = label[:, None, None, None].expand(-1, 1, 4 * POOLED, 4 * POOLED)
         masks = [head(seen).gather(1, place)[:, 0].sigmoid() for head in self.masks]
         return list(torch.split(torch.stack(masks).mean(0), [len(one) for one in found]))
+
+
+def under(maps: Sequence[Tensor], strides: Sequence[int], boxes: Sequence[Tensor], size: int) -> Tensor:
+    """What the maps show under the boxes of each picture: (boxes of all, channels, size, size).
+
+    A box is read from the map whose resolution suits its size. Without weights only the shape is known.
+    """
+    count = sum(map(len, boxes))
+    if maps[0].is_meta:
+        return maps[0].new_empty(count, maps[0].shape[1], size, size)
+    places = convert_boxes_to_roi_format(list(boxes)).detach()  # picture, x1 y1 x2 y2
+    side = (places[:, 3:] - places[:, 1:3]).clamp_min(0).prod(1).sqrt()
+    level = (side / FINEST + 1e-6).log2().floor().clamp(0, len(maps) - 1)
+    found = maps[0].new_zeros(count, maps[0].shape[1], size, size)
+    for place, (one, stride) in enumerate(zip(maps, strides)):
+        chosen = (level == place).nonzero().flatten()
+        if len(chosen):
+            seen = roi_align(one, places[chosen].to(one), size, 1 / stride, sampling_ratio=2, aligned=True)
+            found = found.index_copy(0, chosen, seen)
+    return found
 
 
 def mask_targets(shapes: Tensor, own: Tensor, boxes: Tensor, side: int) -> Tensor:
