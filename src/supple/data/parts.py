@@ -72,16 +72,10 @@ class Prepare(Protocol):
     endings: tuple[str, ...]  # of the files looked for in a folder
 
     def input(self, source: Source) -> Any: ...  # a batch of one
-    def blank(self) -> Any: ...  # a batch of one, decoded from a small file of nothing: for warming up
+    def arrays(self, source: Source) -> tuple[Any, ...]: ...  # the same for engines; None: a part that is not there
+    def blank_file(self) -> bytes: ...  # a small file of nothing: for warming up
     def facts(self) -> dict[str, Any]: ...  # settings of `data` that were measured, to be written down
     def to_json(self) -> dict[str, Any]: ...
-
-
-class ArrayPrepare(Prepare, Protocol):
-    """One that engines can use: it gives numpy arrays, and needs torch only where its own arithmetic does."""
-
-    def arrays(self, source: Source) -> tuple[Any, ...]: ...  # batches of one; None: a part that is not there
-    def blank_file(self) -> bytes: ...  # for warming up
 
 
 class Dataset(Protocol):

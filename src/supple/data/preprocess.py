@@ -5,16 +5,17 @@
 
 import io
 import wave
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, fields
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from inspect import formatannotation
+from typing import TYPE_CHECKING, Any, Self, TypeVar, get_args, get_origin
 
 import numpy as np
 from PIL import Image
 
 from supple.data._io.decode import MAX_PIXELS, decode
 from supple.data._io.decode import SUFFIXES as IMAGES
-from supple.data._io.tree import Source, content
+from supple.data._io.tree import Source
 from supple.data.audio.sound import SUFFIXES as SOUNDS
 from supple.data.audio.spectrogram import SpectrogramConfig
 from supple.errors import DataError
@@ -40,8 +41,59 @@ MAX_SIZE = 8192
 Array = np.ndarray[Any, Any]
 
 
+T = TypeVar("T")
+
+
+class Saved:
+    """A dataclass that is saved with a model as JSON."""
+
+    def to_json(self) -> dict[str, Any]:
+        values = asdict(self)  # type: ignore[call-overload]
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items() if v is not None}
+
+    @classmethod
+    def from_json(cls, saved: Any) -> Self:
+        """The inverse of `to_json`; whatever else is found is refused."""
+        return restored(cls, saved)
+
+    def blank_file(self) -> bytes:
+        """A small black picture: for warming up."""
+        file = io.BytesIO()
+        Image.new("RGB", (8, 8)).save(file, "PNG")
+        return file.getvalue()
+
+
+def restored(kind: type[T], saved: Any) -> T:
+    """A dataclass from the values of its fields as JSON has them."""
+    known = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
+    try:
+        for key, field in known.items():
+            if key not in saved and field.default is MISSING:
+                raise ValueError(f"it has no {key}")
+        for key, value in saved.items():
+            if key not in known:
+                raise ValueError(f"unknown key {key!r}")
+            if not _is(value, known[key].type):
+                raise ValueError(f"{key} is {value!r}, not {formatannotation(known[key].type)}")
+        return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in saved.items()})
+    except (ValueError, TypeError, AttributeError) as problem:
+        expected = ", ".join(f'"{key}": {formatannotation(field.type)}' for key, field in known.items())
+        raise DataError(f"saved preprocessing is unusable: {problem}.", f"Expected {{{expected}}}.") from None
+
+
+def _is(value: Any, kind: Any) -> bool:
+    """Whether a value from JSON is what a field is annotated with: lists count as tuples, whole numbers as floats."""
+    if get_origin(kind) is tuple:
+        inner, *rest = get_args(kind)
+        fits = isinstance(value, list | tuple) and (rest == [...] or len(value) == 1 + len(rest))
+        return fits and all(_is(one, inner) for one in value)
+    if isinstance(value, bool):
+        return kind is bool
+    return isinstance(value, int | float if kind is float else kind)
+
+
 @dataclass(frozen=True)
-class Preprocess:
+class Preprocess(Saved):
     """How images, or sounds made images, are prepared; saved with a model, so that serving does what training did."""
 
     size: int  # pixels on each side
@@ -87,7 +139,7 @@ class Preprocess:
     def read(self, source: Source) -> Array:
         """Read one image or sound file to uint8 (channels, size, size)."""
         if self.spectrogram is None:
-            return self.pixels(decode(*content(source, self.max_pixels)))
+            return self.pixels(decode(source, self.max_pixels))
         from torch import from_numpy
 
         return self.hear(from_numpy(self.spectrogram.wave(source))[None])[0].numpy()
@@ -104,20 +156,15 @@ class Preprocess:
 
     def blank_file(self) -> bytes:
         """A small black picture, or a moment of silence: for warming up."""
-        file = io.BytesIO()
         if self.spectrogram is None:
-            Image.new("RGB", (8, 8)).save(file, "PNG")
-        else:
-            with wave.open(file, "wb") as sound:
-                sound.setnchannels(1)
-                sound.setsampwidth(2)
-                sound.setframerate(8000)
-                sound.writeframes(bytes(1600))
+            return super().blank_file()
+        file = io.BytesIO()
+        with wave.open(file, "wb") as sound:
+            sound.setnchannels(1)
+            sound.setsampwidth(2)
+            sound.setframerate(8000)
+            sound.writeframes(bytes(1600))
         return file.getvalue()
-
-    def blank(self) -> "Tensor":
-        """What the network sees of it."""
-        return self.input(self.blank_file())
 
     def arrays(self, source: Source | Array) -> tuple[Array, ...]:
         """`input` as numpy arrays, of a file or a picture as uint8 (height, width, 3); of images without torch."""
@@ -169,38 +216,22 @@ class Preprocess:
         scale, shift = (from_numpy(part).to(batch.device) for part in self._scale_and_shift())
         return batch.to(float32, memory_format=contiguous_format).mul_(scale).sub_(shift)
 
+    @classmethod
+    def from_json(cls, saved: Any) -> Self:
+        if isinstance(saved, dict) and "spectrogram" in saved:
+            saved = {**saved, "spectrogram": restored(SpectrogramConfig, saved["spectrogram"])}
+        return super().from_json(saved)
+
     def _scale_and_shift(self) -> tuple[Array, Array]:
         mean, std = np.array(self.mean), np.array(self.std)
         return (1 / (255 * std)).astype(np.float32).reshape(-1, 1, 1), (mean / std).astype(np.float32).reshape(-1, 1, 1)
 
-    def to_json(self) -> dict[str, Any]:
-        saved = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
-        if self.spectrogram is None:
-            del saved["spectrogram"]
-        return saved
 
-    @classmethod
-    def from_json(cls, saved: dict[str, Any]) -> "Preprocess":
-        """The inverse of `to_json`; whatever else is found is refused."""
-        try:
-            whole = {key: _whole(saved, key) for key in ("size", "channels")}
-            limit = _whole(saved, "max_pixels") if "max_pixels" in saved else MAX_PIXELS
-            unknown = set(saved) - {"size", "channels", "mean", "std", "max_pixels", "spectrogram"}
-            if unknown:
-                raise ValueError(f"unknown key {sorted(unknown)[0]!r}")
-            spectrogram = SpectrogramConfig.from_json(saved["spectrogram"]) if "spectrogram" in saved else None
-            return cls(
-                **whole,
-                mean=numbers(saved, "mean"),
-                std=numbers(saved, "std"),
-                max_pixels=limit,
-                spectrogram=spectrogram,
-            )
-        except (ValueError, TypeError, KeyError) as problem:
-            raise DataError(
-                f"saved preprocessing is unusable: {problem}.",
-                'Expected {"size": int, "channels": 1 or 3, "mean": [...], "std": [...], "max_pixels": int}.',
-            ) from None
+def stretched(array: Array, height: int, width: int) -> Array:
+    """uint8 RGB (rows, columns, 3) brought to exactly this size: uint8 (3, height, width)."""
+    if array.shape[:2] != (height, width):
+        array = np.asarray(Image.fromarray(array).resize((width, height), Image.Resampling.BILINEAR))
+    return np.array(array.transpose(2, 0, 1), order="C")
 
 
 def _resize_and_crop(array: Array, size: int) -> Array:
@@ -220,19 +251,3 @@ def _luma(array: Array) -> Array:
     """0.299 R + 0.587 G + 0.114 B in 16-bit fixed point; the weights sum to 65536, so grey stays what it was."""
     weighted = array.astype(np.uint32) @ np.array([19595, 38470, 7471], dtype=np.uint32)
     return ((weighted + 32768) >> 16).astype(np.uint8)[:, :, None]
-
-
-def _whole(saved: dict[str, Any], key: str) -> int:
-    value = saved[key]
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ValueError(f"{key} is {value!r}, not a whole number")
-    return value
-
-
-def numbers(saved: dict[str, Any], key: str) -> tuple[float, ...]:
-    values = saved[key]
-    if not isinstance(values, list | tuple) or not all(
-        isinstance(value, int | float) and not isinstance(value, bool) for value in values
-    ):
-        raise ValueError(f"{key} is {values!r}, not a list of numbers")
-    return tuple(float(value) for value in values)

@@ -19,7 +19,7 @@ from supple.data.crowd.dataset import crowd_shape, load_crowds
 from supple.data.crowd.disco import disco
 from supple.data.crowd.reader import crowd
 from supple.data.detection.coco import coco
-from supple.data.detection.load import detection_shape, load_detection
+from supple.data.detection.dataset import detection_shape, load_detection
 from supple.data.parts import Reader
 from supple.data.splits import Splits
 from supple.errors import DataError

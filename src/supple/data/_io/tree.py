@@ -19,13 +19,6 @@ class Readable(Protocol):
 Source = bytes | str | Path | Readable
 
 
-def content(source: Source, max_pixels: int) -> tuple[bytes | str | Path, int, str | None]:
-    """The arguments of `decode` for a source of any kind."""
-    if isinstance(source, bytes | str | Path):
-        return source, max_pixels, None
-    return source.read(), max_pixels, str(source)
-
-
 def read_bytes(source: Source) -> bytes:
     """All bytes of a source of any kind."""
     if isinstance(source, bytes):

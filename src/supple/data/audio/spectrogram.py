@@ -1,8 +1,8 @@
 """From sound files to pictures of them, which every network for images can look at."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -101,31 +101,19 @@ class SpectrogramConfig:
         """Clips (clips, samples) to uint8 (clips, channels, size, size); a single spectrum fills every channel."""
         import torch
 
-        from supple.data.audio.spectrum import as_picture, decibels, power
+        from supple.data.audio.spectrum import as_picture
 
-        spectra = []
-        for view in self.views:
-            powers = power(waves, view.window, view.hop)  # (clips, bins, frames)
-            if view.mel:
-                powers = self._filters(view) @ powers  # (clips, mels, frames)
-            spectra.append(as_picture(decibels(powers), size))
+        spectra = [as_picture(self.levels(waves, view), size) for view in self.views]
         return torch.stack(spectra, 1).expand(-1, channels, -1, -1).contiguous()
+
+    def levels(self, waves: "Tensor", view: View) -> "Tensor":
+        """One spectrum of clips (clips, samples) in decibels, (clips, bins or mels, frames)."""
+        from supple.data.audio.spectrum import decibels, power
+
+        powers = power(waves, view.window, view.hop)
+        return decibels(self._filters(view) @ powers if view.mel else powers)
 
     def _filters(self, view: View) -> "Tensor":
         from supple.data.audio.spectrum import fft_length, mel_filters
 
         return mel_filters(self.mels, fft_length(view.window) // 2 + 1, self.rate)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, saved: Any) -> "SpectrogramConfig":
-        """The inverse of `to_json`; whatever else is found is a ValueError."""
-        kinds = {"rate": int, "seconds": int | float, "features": str, "mels": int}
-        if not isinstance(saved, dict) or set(saved) != set(kinds):
-            raise ValueError(f"spectrogram is {saved!r}, not {', '.join(kinds)}")
-        for key, kind in kinds.items():
-            if not isinstance(saved[key], kind) or isinstance(saved[key], bool):
-                raise ValueError(f"spectrogram.{key} is {saved[key]!r}")
-        return cls(**saved)

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from supple.data._io.decode import MAX_PIXELS
-from supple.data.audio.reading import read_sounds
 from supple.data.audio.spectrogram import SpectrogramConfig
 from supple.data.classification.reading import SAMPLE, fit, measure, read, stored_size
 from supple.data.images import ImageSet, open_all
@@ -50,7 +49,7 @@ def load_pictures(
     if isinstance(found.train.images, Tensor):
         parts = [replace(part, images=fit(part.images, blank)) for part in parts if isinstance(part.images, Tensor)]
     else:
-        parts = read(parts, blank, size is not None, reader.memory_limit, reader.warn)
+        parts = read(parts, blank, reader.memory_limit, reader.warn, resize=size is not None)
     return _splits(reader, found, parts, blank, (mean, std), (crop, flip, augment), seen)
 
 
@@ -78,7 +77,7 @@ def load_sounds(
     blank = _blank(size, spectrogram.channels if channels is None else channels, MAX_PIXELS, spectrogram)
     found, seen = read_parts(reader)
     parts = choose(found, limit, holdout, test_limit, seed)
-    parts = read_sounds(parts, blank, reader.memory_limit, reader.warn)
+    parts = read(parts, blank, reader.memory_limit, reader.warn)
     return _splits(reader, found, parts, blank, (mean, std), (crop, False, augment), seen)
 
 

@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from supple.data._io.decode import MAX_PIXELS
-from supple.data.classification.reading import SAMPLE
+from supple.data.classification.reading import SAMPLE, measure
 from supple.data.crowd.preprocess import CrowdPrepare, Seen
 from supple.data.crowd.sample import SIGMA, CrowdSample
 from supple.data.images import WORKERS
@@ -131,8 +131,8 @@ def load_crowds(
         for k, samples in enumerate(every)
     )
     if mean is None or std is None:
-        measured = prepare.measured(train.pictures())
-        mean, std = mean or measured.mean, std or measured.std
+        found_mean, found_std = measure(train.pictures())
+        mean, std = mean or found_mean, std or found_std
     for one in (train, val, test):
         one.preprocess = replace(prepare, mean=tuple(mean), std=tuple(std))
     return Splits(train, val, test, seen)

@@ -9,7 +9,7 @@ from typing import Any
 from supple.data._io.decode import SUFFIXES as IMAGES
 from supple.data._io.decode import header
 from supple.data._io.paths import wanted
-from supple.data._io.tree import Files, Source, content, files_below, read_bytes
+from supple.data._io.tree import Files, Source, files_below, read_bytes
 from supple.data.audio.sound import SUFFIXES as SOUNDS
 from supple.data.classification.folder import split_by_seed
 from supple.data.crowd.sample import CrowdSample
@@ -96,7 +96,7 @@ def alike(samples: Sequence[CrowdSample]) -> None:
 
 def crowd_sample(picture: Source, name: str, entry: Any, where: str) -> CrowdSample:
     """One entry of the list, held against its picture as it is shown, upright: all heads lie inside it."""
-    width, height = header(*content(picture, 2**62))
+    width, height = header(picture, 2**62)
     given = entry.get("width", width), entry.get("height", height)
     if given != (width, height):
         cause = f"{where}: {name} is {given[0]} x {given[1]}, but the picture has {width} x {height} pixels."
