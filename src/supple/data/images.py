@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from supple.data._io.tree import Source
+from supple.data._io.paths import Source
 from supple.data.augment import POLICIES, apply_policy, random_crop, random_flip
 from supple.data.parts import Part, labelled
 from supple.data.preprocess import Preprocess

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from supple.data._io.tree import Source
+from supple.data._io.paths import Source
 from supple.model import Shape
 
 

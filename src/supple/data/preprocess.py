@@ -15,7 +15,7 @@ from PIL import Image
 
 from supple.data._io.decode import MAX_PIXELS, decode
 from supple.data._io.decode import SUFFIXES as IMAGES
-from supple.data._io.tree import Source
+from supple.data._io.paths import Source
 from supple.data.audio.sound import SUFFIXES as SOUNDS
 from supple.data.audio.spectrogram import SpectrogramConfig
 from supple.errors import DataError

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from supple.data._io.tree import Source, read_bytes
+from supple.data._io.paths import Source, read_bytes
 from supple.errors import DataError
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")

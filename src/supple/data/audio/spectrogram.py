@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from supple.data._io.tree import Source
+from supple.data._io.paths import Source
 from supple.data.audio.sound import MAX_RATE, MAX_SECONDS, MIN_RATE, Wave, decode_sound
 from supple.errors import DataError
 from supple.text import did_you_mean

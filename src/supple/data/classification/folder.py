@@ -6,8 +6,7 @@ from pathlib import Path
 import torch
 
 from supple.data._io.decode import SUFFIXES
-from supple.data._io.paths import wanted
-from supple.data._io.tree import Files, Folders, Source, files_below, unwrapped
+from supple.data._io.paths import Files, Folders, Source, files_below, unwrapped, wanted
 from supple.data.parts import Collection, Part, labelled
 from supple.data.settings import Seed, Share
 from supple.data.splits import set_aside_whole

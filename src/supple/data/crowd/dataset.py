@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from supple.data._io.decode import MAX_PIXELS
-from supple.data.classification.reading import SAMPLE, measure
+from supple.data.classification.pictures import SAMPLE, measure
 from supple.data.crowd.preprocess import CrowdPrepare, Seen
 from supple.data.crowd.sample import SIGMA, CrowdSample
 from supple.data.images import WORKERS

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from supple.data._io.decode import MAX_PIXELS, decode
 from supple.data._io.decode import SUFFIXES as IMAGES
-from supple.data._io.tree import Source
+from supple.data._io.paths import Source
 from supple.data.audio.sound import SUFFIXES as SOUNDS
 from supple.data.audio.spectrogram import SpectrogramConfig
 from supple.data.audio.spectrum import FLOOR

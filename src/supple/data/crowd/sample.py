@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from supple.data._io.tree import Source, read_bytes
+from supple.data._io.paths import Source, read_bytes
 from supple.errors import DataError
 
 MOST = 50_000_000  # cells

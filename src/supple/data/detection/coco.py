@@ -12,8 +12,7 @@ from typing import Any
 import torch
 
 from supple.data._io.decode import SUFFIXES
-from supple.data._io.paths import wanted
-from supple.data._io.tree import Source, files_below, read_bytes
+from supple.data._io.paths import Source, files_below, read_bytes, wanted
 from supple.data.detection.dataset import Picture, Pictures
 from supple.data.detection.masks import check
 from supple.errors import DataError

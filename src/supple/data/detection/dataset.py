@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor
 
 from supple.data._io.decode import MAX_PIXELS, header
-from supple.data._io.tree import Source
+from supple.data._io.paths import Source
 from supple.data.detection.batch import GRID, DetectionBatch, Objects, Truth, stacked
 from supple.data.detection.masks import Mask, mask_of
 from supple.data.detection.preprocess import MEAN, STD, DetectionPrepare

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from supple.data._io.decode import MAX_PIXELS, SUFFIXES, decode
-from supple.data._io.tree import Source
+from supple.data._io.paths import Source
 from supple.data.detection.batch import DetectionBatch
 from supple.data.preprocess import MAX_SIZE, Preprocess, Saved, stretched
 from supple.errors import DataError
