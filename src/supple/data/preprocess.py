@@ -39,13 +39,40 @@ def saved_preprocess(task: str, saved: dict[str, Any]) -> Any:
 
 MAX_SIZE = 8192
 Array = np.ndarray[Any, Any]
-
-
 T = TypeVar("T")
 
 
-class Saved:
-    """A dataclass that is saved with a model as JSON."""
+class Preparation:
+    """What all preparations share: dataclasses, saved with a model as JSON, that take mean and deviation out."""
+
+    mean: tuple[float, ...]  # per channel, of values in 0..1
+    std: tuple[float, ...]
+    max_pixels: int
+
+    def _check(self, channels: int) -> None:
+        for word, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) != channels:
+                raise DataError(
+                    f"{word} has {len(values)} values for {channels} channels.",
+                    f"Give data.{word} one per channel.",
+                )
+            if not all(np.isfinite(values)):
+                raise DataError(f"{word} {values} is not finite.", f"Give data.{word} ordinary numbers.")
+        if min(self.std) <= 0:
+            raise DataError(f"std {self.std} must be above 0.", "Give data.std positive numbers.")
+        if self.max_pixels < 1:
+            raise DataError(f"max_pixels is {self.max_pixels}; it must be at least 1.", "Set data.max_pixels.")
+
+    def normalise(self, batch: "Tensor") -> "Tensor":
+        """(x / 255 - mean) / std, in float32 and contiguous, from uint8 (..., channels, height, width)."""
+        from torch import contiguous_format, float32, from_numpy
+
+        scale, shift = (from_numpy(part).to(batch.device) for part in self._scale_and_shift())
+        return batch.to(float32, memory_format=contiguous_format).mul_(scale).sub_(shift)
+
+    def _scale_and_shift(self) -> tuple[Array, Array]:
+        mean, std = np.array(self.mean), np.array(self.std)
+        return (1 / (255 * std)).astype(np.float32).reshape(-1, 1, 1), (mean / std).astype(np.float32).reshape(-1, 1, 1)
 
     def to_json(self) -> dict[str, Any]:
         values = asdict(self)  # type: ignore[call-overload]
@@ -93,7 +120,7 @@ def _is(value: Any, kind: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class Preprocess(Saved):
+class Preprocess(Preparation):
     """How images, or sounds made images, are prepared; saved with a model, so that serving does what training did."""
 
     size: int  # pixels on each side
@@ -108,18 +135,7 @@ class Preprocess(Saved):
             raise DataError(f"image size {self.size} is outside 1..{MAX_SIZE}.", "Choose data.size in this range.")
         if self.channels not in (1, 3):
             raise DataError(f"{self.channels} image channels: expected 3 (RGB) or 1 (grey).", "Set data.channels.")
-        for word, values in (("mean", self.mean), ("std", self.std)):
-            if len(values) != self.channels:
-                raise DataError(
-                    f"{word} has {len(values)} values for {self.channels} channels.",
-                    f"Give data.{word} one per channel.",
-                )
-            if not all(np.isfinite(values)):
-                raise DataError(f"{word} {values} is not finite.", f"Give data.{word} ordinary numbers.")
-        if min(self.std) <= 0:
-            raise DataError(f"std {self.std} must be above 0.", "Give data.std positive numbers.")
-        if self.max_pixels < 1:
-            raise DataError(f"max_pixels is {self.max_pixels}; it must be at least 1.", "Set data.max_pixels.")
+        self._check(self.channels)
         if self.spectrogram is not None and self.spectrogram.channels not in (1, self.channels):
             raise DataError(
                 f'features "{self.spectrogram.features}" give {self.spectrogram.channels} channels, '
@@ -195,7 +211,7 @@ class Preprocess(Saved):
         if (height, width) != (self.size, self.size):
             array = _resize_and_crop(array, self.size)
         if self.channels == 1:
-            array = _luma(array)
+            array = np.asarray(Image.fromarray(array).convert("L"))[:, :, None]
         return np.array(array.transpose(2, 0, 1), order="C")
 
     def image(self, array: Array) -> "Tensor":
@@ -205,26 +221,15 @@ class Preprocess(Saved):
         return from_numpy(self.pixels(array))
 
     def array(self, pixels: Array) -> Array:
-        """(x / 255 - mean) / std, in float32; uint8 (..., channels, size, size) in, the same shape out, contiguous."""
+        """`normalise` for arrays."""
         scale, shift = self._scale_and_shift()
         return pixels.astype(np.float32, order="C") * scale - shift
-
-    def normalise(self, batch: "Tensor") -> "Tensor":
-        """`array` for tensors."""
-        from torch import contiguous_format, float32, from_numpy
-
-        scale, shift = (from_numpy(part).to(batch.device) for part in self._scale_and_shift())
-        return batch.to(float32, memory_format=contiguous_format).mul_(scale).sub_(shift)
 
     @classmethod
     def from_json(cls, saved: Any) -> Self:
         if isinstance(saved, dict) and "spectrogram" in saved:
             saved = {**saved, "spectrogram": restored(SpectrogramConfig, saved["spectrogram"])}
         return super().from_json(saved)
-
-    def _scale_and_shift(self) -> tuple[Array, Array]:
-        mean, std = np.array(self.mean), np.array(self.std)
-        return (1 / (255 * std)).astype(np.float32).reshape(-1, 1, 1), (mean / std).astype(np.float32).reshape(-1, 1, 1)
 
 
 def stretched(array: Array, height: int, width: int) -> Array:
@@ -245,9 +250,3 @@ def _resize_and_crop(array: Array, size: int) -> Array:
     (left, right), (top, bottom) = box
     picture = Image.fromarray(array)
     return np.asarray(picture.resize((size, size), Image.Resampling.BILINEAR, box=(left, top, right, bottom)))
-
-
-def _luma(array: Array) -> Array:
-    """0.299 R + 0.587 G + 0.114 B in 16-bit fixed point; the weights sum to 65536, so grey stays what it was."""
-    weighted = array.astype(np.uint32) @ np.array([19595, 38470, 7471], dtype=np.uint32)
-    return ((weighted + 32768) >> 16).astype(np.uint8)[:, :, None]

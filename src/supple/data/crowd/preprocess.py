@@ -14,7 +14,7 @@ from supple.data._io.paths import Source
 from supple.data.audio.sound import SUFFIXES as SOUNDS
 from supple.data.audio.spectrogram import SpectrogramConfig
 from supple.data.audio.spectrum import FLOOR
-from supple.data.preprocess import MAX_SIZE, Preprocess, Saved, stretched
+from supple.data.preprocess import MAX_SIZE, Preparation, stretched
 from supple.errors import DataError
 
 SPECTROGRAM = SpectrogramConfig(16_000, 1.0, "mel", mels=64)  # as of VGGish: windows of 25 ms every 10 ms
@@ -24,7 +24,7 @@ Seen = Tensor | tuple[Tensor, Tensor | None]
 
 
 @dataclass(frozen=True)
-class CrowdPrepare(Saved):
+class CrowdPrepare(Preparation):
     """How pictures of crowds are prepared; saved with a model, so that serving does what training did.
 
     A picture is resized to exactly `size`, whatever its own shape. A sound is one second from the middle of its file,
@@ -44,7 +44,7 @@ class CrowdPrepare(Saved):
         for side in self.size:
             if not 1 <= side <= MAX_SIZE:
                 raise DataError(f"data.size is {list(self.size)}.", f"Both sides lie in 1..{MAX_SIZE}.")
-        Preprocess(1, 3, self.mean, self.std, self.max_pixels)  # the checks are the same
+        self._check(channels=3)
 
     @property
     def shape(self) -> tuple[Any, ...]:
@@ -60,9 +60,6 @@ class CrowdPrepare(Saved):
         (view,) = SPECTROGRAM.views
         levels = SPECTROGRAM.levels(torch.from_numpy(SPECTROGRAM.wave(source))[None], view)  # (1, bands, frames)
         return levels[:, :, :FRAMES].transpose(1, 2).sub_(FLOOR / 2).div_(-FLOOR / 4).contiguous()
-
-    def normalise(self, images: Tensor) -> Tensor:
-        return Preprocess(1, 3, self.mean, self.std).normalise(images)
 
     def input(self, source: Source) -> Seen:
         """What the network sees of one file: a batch of one. The sound lies beside the picture; None: there is none."""

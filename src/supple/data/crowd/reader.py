@@ -14,7 +14,7 @@ from supple.data._io.decode import header
 from supple.data._io.paths import Files, Source, files_below, read_bytes, wanted
 from supple.data.audio.sound import SUFFIXES as SOUNDS
 from supple.data.classification.folder import split_by_seed
-from supple.data.crowd.sample import CrowdSample
+from supple.data.crowd.dataset import CrowdSample
 from supple.data.parts import Collection, Part
 from supple.data.settings import Seed, Share
 from supple.errors import DataError
@@ -150,9 +150,7 @@ def _is_number(value: Any) -> bool:
 # DISCO (Hu et al. 2020): 1,935 pictures of crowds with a second of sound each, and the density maps of their heads.
 
 PICTURES, RECORDINGS, MAPS = ("imgs", "images"), ("auds", "audio", "audios"), ("density", "density_maps")
-DISCO = (
-    "Expected imgs/ID.jpg, auds/ID.wav, density/train/ID.mat, density/val/ and density/test/: its three archives."
-)
+DISCO = "Expected imgs/ID.jpg, auds/ID.wav, density/train/ID.mat, density/val/ and density/test/: its three archives."
 
 
 def disco(

@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
@@ -17,7 +16,7 @@ from supple.data._io.paths import Source
 from supple.data.detection.batch import GRID, DetectionBatch, Objects, Truth, stacked
 from supple.data.detection.masks import Mask, mask_of
 from supple.data.detection.preprocess import MEAN, STD, DetectionPrepare
-from supple.data.images import WORKERS
+from supple.data.images import in_threads
 from supple.data.parts import Reader
 from supple.data.settings import Count, Holdout, Seed, Side
 from supple.data.splits import Splits, check_limits, must_match, same_number_each, set_aside, validation_count
@@ -85,8 +84,7 @@ class DetectionSet:
         if rng is not None:
             shorter = self.sizes[int(torch.randint(len(self.sizes), (), generator=rng))]
             flips = [self.flip and drawn for drawn in (torch.rand(len(chosen), generator=rng) < 0.5).tolist()]
-        with ThreadPoolExecutor(WORKERS) as pool:
-            read = list(pool.map(lambda one, flip: self._read(one, flip, shorter, rng is None), chosen, flips))
+        read = in_threads(lambda one, flip: self._read(one, flip, shorter, rng is None), chosen, flips)
         images, objects, masks = zip(*read)
         sizes = torch.tensor([image.shape[-2:] for image in images])
         originals = torch.tensor([(one.height, one.width) for one in chosen])

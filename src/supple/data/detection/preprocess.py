@@ -10,14 +10,14 @@ from torch import Tensor
 from supple.data._io.decode import MAX_PIXELS, SUFFIXES, decode
 from supple.data._io.paths import Source
 from supple.data.detection.batch import DetectionBatch
-from supple.data.preprocess import MAX_SIZE, Preprocess, Saved, stretched
+from supple.data.preprocess import MAX_SIZE, Preparation, stretched
 from supple.errors import DataError
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, with which published Swins were trained
 
 
 @dataclass(frozen=True)
-class DetectionPrepare(Saved):
+class DetectionPrepare(Preparation):
     """How pictures are prepared for a detector; saved with a model, so that serving does what evaluation did."""
 
     shorter: int  # pixels of the shorter side
@@ -35,7 +35,7 @@ class DetectionPrepare(Saved):
                 f"pictures with a shorter side of {self.shorter} and a longer one of at most {self.longest} pixels.",
                 f"Give data.sizes and data.longest from 1 to {MAX_SIZE}; the longest is not less than any size.",
             )
-        Preprocess(1, 3, self.mean, self.std, self.max_pixels)  # the other checks are the same
+        self._check(channels=3)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -50,7 +50,7 @@ class DetectionPrepare(Saved):
         """A picture brought to size: float32 (3, height, width)."""
         height, width = picture.shape[:2]
         pixels = stretched(picture, *fitted(height, width, shorter or self.shorter, self.longest))
-        return Preprocess(1, 3, self.mean, self.std).normalise(torch.from_numpy(pixels))
+        return self.normalise(torch.from_numpy(pixels))
 
     def arrays(self, source: Source) -> tuple[DetectionBatch]:
         """`input`: a detector takes pictures of many sizes, and runs in PyTorch alone."""
