@@ -32,7 +32,7 @@ PREPARE = {  # by task, where inputs are others
 
 
 def saved_preprocess(task: str, saved: dict[str, Any]) -> Any:
-    """What turns a file into an input (a `Prepare`), from what its `to_json` gave."""
+    """What turns a file into an input (a `Preparation`), from what its `to_json` gave."""
     module, _, name = PREPARE.get(task, USUAL).rpartition(".")
     return getattr(import_module(module), name).from_json(saved)
 
@@ -43,11 +43,25 @@ T = TypeVar("T")
 
 
 class Preparation:
-    """What all preparations share: dataclasses, saved with a model as JSON, that take mean and deviation out."""
+    """From a file to what the network sees; a dataclass, saved with a model, so that serving does what training did.
+
+    Each has `input(source)`, a batch of one; `arrays(source)`, the same for engines, with None for a part that is not
+    there; and `facts()`, the settings of `data` that were measured, to be written down.
+    """
 
     mean: tuple[float, ...]  # per channel, of values in 0..1
     std: tuple[float, ...]
     max_pixels: int
+
+    @property
+    def kind(self) -> str:
+        """Of the files, in a word."""
+        return "image"
+
+    @property
+    def endings(self) -> tuple[str, ...]:
+        """How the names of files end that can be opened; files named one by one are judged by content."""
+        return IMAGES
 
     def _check(self, channels: int) -> None:
         for word, values in (("mean", self.mean), ("std", self.std)):
@@ -149,7 +163,6 @@ class Preprocess(Preparation):
 
     @property
     def endings(self) -> tuple[str, ...]:
-        """How the names of files end that can be opened; files named one by one are judged by content."""
         return IMAGES if self.spectrogram is None else SOUNDS
 
     def read(self, source: Source) -> Array:

@@ -106,8 +106,7 @@ def _opened(source: Source, max_seconds: float) -> Iterator[Any]:
 
 def _handle(source: Source) -> Any:
     """What soundfile opens by content alone: it judges paths, and files that know theirs, by their endings too."""
-    if isinstance(source, Piece) and isinstance(source.file, str | Path):
-        source = source.file
+    source = source.file if isinstance(source, Piece) else source
     if isinstance(source, str | Path):
         if not Path(source).is_file():
             raise FileNotFoundError("it is a folder" if Path(source).is_dir() else "there is no such file")

@@ -25,23 +25,18 @@ class View(NamedTuple):
     mel: bool = False
 
 
-def _of_speech(rate: int) -> tuple[View, ...]:
-    return (View(255, 128),)
-
-
-def _mel(rate: int) -> tuple[View, ...]:
-    return (View(rate * 25 // 1000, rate * 10 // 1000, mel=True),)
-
-
-def _of_music(rate: int) -> tuple[View, ...]:
-    return View(512, 256), View(rate * 100 // 1000, rate * 50 // 1000, True), View(rate // 20, rate // 40, True)
-
-
 # The spectra that a picture is made of, for a rate: one for each channel.
 FEATURES: dict[str, Callable[[int], tuple[View, ...]]] = {
-    "stft": _of_speech,  # Speech Commands of SL-ViT, section 4.1.2: 124 frames x 129 bins of one second at 16 kHz
-    "mel": _mel,  # windows of 25 ms every 10 ms
-    "three": _of_music,  # GTZAN of SL-ViT, section 4.1.3: STFT, mel with windows of 100 ms, mel with windows of 50 ms
+    # Speech Commands of SL-ViT, section 4.1.2: 124 frames x 129 bins of one second at 16 kHz.
+    "stft": lambda rate: (View(255, 128),),
+    # Windows of 25 ms every 10 ms.
+    "mel": lambda rate: (View(rate * 25 // 1000, rate // 100, mel=True),),
+    # GTZAN of SL-ViT, section 4.1.3: STFT, mel with windows of 100 ms, mel with windows of 50 ms.
+    "three": lambda rate: (
+        View(512, 256),
+        View(rate // 10, rate // 20, mel=True),
+        View(rate // 20, rate // 40, mel=True),
+    ),
 }
 
 

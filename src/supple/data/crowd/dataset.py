@@ -56,8 +56,8 @@ def read_map(source: Source) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(values))
 
 
-def density_map(points: Tensor, height: int, width: int, sigma: float = SIGMA, side: int = SIDE) -> Tensor:
-    """Heads at (x, y) pixels, (heads, 2), to float32 (height, width): a Gaussian of side x side cells around each.
+def density_map(points: Tensor, height: int, width: int, sigma: float = SIGMA) -> Tensor:
+    """Heads at (x, y) pixels, (heads, 2), to float32 (height, width): a Gaussian of SIDE x SIDE cells around each.
 
     The cell of a head is the one its point lies in. At the border the part of the hill that is inside the picture gets
     the whole volume. Departure: the published maps lose what is outside.
@@ -65,7 +65,7 @@ def density_map(points: Tensor, height: int, width: int, sigma: float = SIGMA, s
     found = torch.zeros(height * width, dtype=torch.float64)
     if len(points) == 0:
         return found.view(height, width).float()
-    reach = torch.arange(side) - side // 2
+    reach = torch.arange(SIDE) - SIDE // 2
     column = (points[:, 0].long().clamp(0, width - 1)[:, None] + reach)[:, None, :]  # (heads, 1, side)
     row = (points[:, 1].long().clamp(0, height - 1)[:, None] + reach)[:, :, None]  # (heads, side, 1)
     inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)

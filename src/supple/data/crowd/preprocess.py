@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from supple.data._io.decode import MAX_PIXELS, decode
-from supple.data._io.decode import SUFFIXES as IMAGES
 from supple.data._io.paths import Source
 from supple.data.audio.sound import SUFFIXES as SOUNDS
 from supple.data.audio.spectrogram import SpectrogramConfig
@@ -36,9 +35,6 @@ class CrowdPrepare(Preparation):
     std: tuple[float, ...] = (1.0, 1.0, 1.0)
     max_pixels: int = MAX_PIXELS
     use_audio: bool = False
-
-    kind = "image"
-    endings = IMAGES
 
     def __post_init__(self) -> None:
         for side in self.size:

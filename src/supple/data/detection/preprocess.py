@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from supple.data._io.decode import MAX_PIXELS, SUFFIXES, decode
+from supple.data._io.decode import MAX_PIXELS, decode
 from supple.data._io.paths import Source
 from supple.data.detection.batch import DetectionBatch
 from supple.data.preprocess import MAX_SIZE, Preparation, stretched
@@ -25,9 +25,6 @@ class DetectionPrepare(Preparation):
     mean: tuple[float, ...] = MEAN
     std: tuple[float, ...] = STD
     max_pixels: int = MAX_PIXELS
-
-    kind = "image"
-    endings = SUFFIXES
 
     def __post_init__(self) -> None:
         if not 1 <= self.shorter <= self.longest <= MAX_SIZE:
