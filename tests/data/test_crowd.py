@@ -21,9 +21,9 @@ from supple.backbones._cut.tap import Tap
 from supple.backbones.audiocsrnet import spread
 from supple.backbones.fusion import Fusion
 from supple.cost import count_macs, count_params, profile
+from supple.data.crowd.dataset import density_map, resized_map
 from supple.data.crowd.preprocess import CrowdPrepare, sound_beside
 from supple.data.crowd.reader import crowd
-from supple.data.crowd.sample import density_map, resized_map
 from supple.data.registry import load
 from supple.errors import DataError, RecipeError
 from supple.ladder import Row

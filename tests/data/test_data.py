@@ -18,12 +18,12 @@ from PIL import Image
 from torch import Tensor
 from torch.testing import assert_close
 
-import supple.data._io.tree as archive_module
+import supple.data._io.paths as archive_module
 from supple.data._io.decode import decode
 from supple.data._io.paths import find
 from supple.data.augment import POLICIES, apply_policy, random_crop, random_flip
 from supple.data.classification.folder import folder
-from supple.data.classification.reading import measure
+from supple.data.classification.pictures import measure
 from supple.data.images import ImageSet
 from supple.data.parts import labelled
 from supple.data.preprocess import Preprocess
@@ -556,7 +556,7 @@ def test_hidden_files_other_suffixes_and_macosx_are_not_looked_at(tmp_path: Path
 
 
 def test_only_the_limited_images_are_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import supple.data.classification.reading as reading
+    import supple.data.classification.pictures as reading
 
     root = class_folders(tmp_path, {"a": 50, "b": 50})
     decoded = []

@@ -387,6 +387,14 @@ def test_parts_labels_and_names(folder):
     assert [one.name for one in again.val.pictures] == [one.name for one in splits.val.pictures]
 
 
+def test_a_blank_file_to_warm_up_with_is_a_picture(folder):
+    prepare = load_data(coco_recipe(folder)).test.preprocess
+    (blank,) = prepare.arrays(prepare.blank_file())
+    assert blank.originals.tolist() == [[8, 8]]
+    assert blank.images.shape == (1, 3, 64, 64)  # the shorter side as in evaluation
+    assert_close(blank.images[0, :, 0, 0], -torch.tensor(prepare.mean) / torch.tensor(prepare.std))  # black
+
+
 def test_a_batch_holds_boxes_masks_and_crowds_in_the_pixels_of_each(folder):
     test = load_data(coco_recipe(folder, data={"sizes": [32], "longest": 48})).test
     x, truth = test.batch(torch.tensor([0, 1]))

@@ -1,6 +1,7 @@
 """Random changes to training images: pure functions on uint8 batches (batch, channels, height, width)."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -27,34 +28,14 @@ def random_crop(images: Tensor, padding: int, rng: torch.Generator) -> Tensor:
 def random_flip(images: Tensor, rng: torch.Generator) -> Tensor:
     """Mirror each image left to right with probability 1/2."""
     chosen = torch.rand(len(images), generator=rng) < 0.5
-    flipped = images.clone()
-    flipped[chosen] = images[chosen].flip(3)
-    return flipped
+    return torch.where(chosen.view(-1, 1, 1, 1), images.flip(3), images)
 
 
-def _autoaugment() -> Callable[[Tensor], Tensor]:
-    from torchvision.transforms import v2
-
-    return v2.AutoAugment(v2.AutoAugmentPolicy.CIFAR10)  # type: ignore[no-any-return]
-
-
-def _randaugment() -> Callable[[Tensor], Tensor]:
-    from torchvision.transforms import v2
-
-    return v2.RandAugment()  # type: ignore[no-any-return]
-
-
-def _trivialaugment() -> Callable[[Tensor], Tensor]:
-    from torchvision.transforms import v2
-
-    return v2.TrivialAugmentWide()  # type: ignore[no-any-return]
-
-
-# Makers, not transforms: torchvision is imported only when a policy is used.
-POLICIES: dict[str, Callable[[], Callable[[Tensor], Tensor]]] = {
-    "autoaugment": _autoaugment,  # Cubuk et al. 2019, the CIFAR-10 policy
-    "randaugment": _randaugment,  # Cubuk et al. 2020
-    "trivialaugment": _trivialaugment,  # Mueller and Hutter 2021
+# Made from torchvision.transforms.v2, which is imported only when a policy is used.
+POLICIES: dict[str, Callable[[Any], Callable[[Tensor], Tensor]]] = {
+    "autoaugment": lambda v2: v2.AutoAugment(v2.AutoAugmentPolicy.CIFAR10),  # Cubuk et al. 2019
+    "randaugment": lambda v2: v2.RandAugment(),  # Cubuk et al. 2020
+    "trivialaugment": lambda v2: v2.TrivialAugmentWide(),  # Mueller and Hutter 2021
 }
 
 
@@ -63,7 +44,9 @@ def apply_policy(images: Tensor, name: str, rng: torch.Generator) -> Tensor:
 
     torchvision draws from the global generator: it is seeded from `rng` here and afterwards put back.
     """
-    transform = POLICIES[name]()
+    from torchvision.transforms import v2
+
+    transform = POLICIES[name](v2)
     seed = int(torch.randint(2**62, (), generator=rng))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)

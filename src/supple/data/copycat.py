@@ -6,8 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from supple.data._io.paths import find
-from supple.data._io.tree import Source
+from supple.data._io.paths import Source, find
 from supple.data.classification.folder import image_files
 from supple.data.images import ImageSet, open_all
 from supple.errors import DataError

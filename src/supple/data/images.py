@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from supple.data._io.tree import Source
+from supple.data._io.paths import Source
 from supple.data.augment import POLICIES, apply_policy, random_crop, random_flip
 from supple.data.parts import Part, labelled
 from supple.data.preprocess import Preprocess
@@ -123,11 +123,9 @@ class ImageSet:
         """These labelled images and others, augmented alike; held in memory if these are."""
         images: Tensor | Sequence[Source]
         if isinstance(self._images, Tensor):
-            places = {id(source): place for place, source in enumerate({id(s): s for s in sources}.values())}
-            distinct = list({id(source): source for source in sources}.values())  # some may come several times
-            steps = range(0, len(distinct), 256)
-            read = torch.cat([open_all(distinct[step : step + 256], self.preprocess) for step in steps])
-            images = torch.cat([self._images, read[[places[id(source)] for source in sources]]])
+            places = {source: place for place, source in enumerate(dict.fromkeys(sources))}  # some may come twice
+            read = open_all(list(places), self.preprocess)
+            images = torch.cat([self._images, read[[places[source] for source in sources]]])
         else:
             images = [*self._images, *sources]
         part = labelled(images, torch.cat([self.targets, labels]))
@@ -144,6 +142,10 @@ def open_all(sources: Sequence[Source], preprocess: Preprocess) -> Tensor:
     """Files read to uint8 (count, channels, size, size)."""
     if len(sources) == 1:
         return preprocess.open(sources[0])[None]
-    # The threads live for one batch: nothing to close, and safe in a forked process.
+    return torch.stack(in_threads(preprocess.open, sources))
+
+
+def in_threads(work: Callable[..., Made], *items: Iterable[Any]) -> list[Made]:
+    """`map` in threads that live for one batch: nothing to close, and safe in a forked process."""
     with ThreadPoolExecutor(WORKERS) as pool:
-        return torch.stack(list(pool.map(preprocess.open, sources)))
+        return list(pool.map(work, *items))

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 from supple.data.images import one_ahead
+from supple.data.parts import Dataset
 from supple.errors import DataError
 from supple.sampling import generator, seed_of
 
@@ -46,19 +47,12 @@ def as_batches(data: Any) -> Batches:
     return Stream(data)
 
 
-class Samples(Protocol):
-    """Samples by index: a `Dataset`, or `Collated`."""
-
-    def __len__(self) -> int: ...
-    def batch(self, indices: Tensor, rng: torch.Generator | None = None) -> Batch: ...
-
-
 class Indexed:
     """A data set whose samples are found by index: in an order of its own in every epoch."""
 
     enters_anywhere = True
 
-    def __init__(self, data: Samples) -> None:
+    def __init__(self, data: "Dataset | Collated") -> None:
         self.data = data
 
     def steps(self, size: int) -> int:

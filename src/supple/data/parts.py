@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from supple.data._io.tree import Source
+from supple.data._io.paths import Source
 from supple.model import Shape
 
 
@@ -65,31 +65,12 @@ class Reader:
     fingerprint: str | None = None  # that the list of samples must have; None: any
 
 
-class Prepare(Protocol):
-    """From a file to what the network sees; saved with a model, so that serving does what training did."""
-
-    kind: str  # of the files, in a word: image, sound
-    endings: tuple[str, ...]  # of the files looked for in a folder
-
-    def input(self, source: Source) -> Any: ...  # a batch of one
-    def blank(self) -> Any: ...  # a batch of one, decoded from a small file of nothing: for warming up
-    def facts(self) -> dict[str, Any]: ...  # settings of `data` that were measured, to be written down
-    def to_json(self) -> dict[str, Any]: ...
-
-
-class ArrayPrepare(Prepare, Protocol):
-    """One that engines can use: it gives numpy arrays, and needs torch only where its own arithmetic does."""
-
-    def arrays(self, source: Source) -> tuple[Any, ...]: ...  # batches of one; None: a part that is not there
-    def blank_file(self) -> bytes: ...  # for warming up
-
-
 class Dataset(Protocol):
     """One part of a data set. `batch(indices, rng)` gives inputs and targets; with `rng` they are augmented."""
 
     task: str  # a key of supple.tasks.TASKS
     classes: tuple[str, ...]
-    preprocess: Any  # a Prepare
+    preprocess: Any  # a Preparation
 
     @property
     def shape(self) -> Shape: ...  # of one input

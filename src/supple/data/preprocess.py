@@ -5,16 +5,17 @@
 
 import io
 import wave
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, fields
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from inspect import formatannotation
+from typing import TYPE_CHECKING, Any, Self, TypeVar, get_args, get_origin
 
 import numpy as np
 from PIL import Image
 
 from supple.data._io.decode import MAX_PIXELS, decode
 from supple.data._io.decode import SUFFIXES as IMAGES
-from supple.data._io.tree import Source, content
+from supple.data._io.paths import Source
 from supple.data.audio.sound import SUFFIXES as SOUNDS
 from supple.data.audio.spectrogram import SpectrogramConfig
 from supple.errors import DataError
@@ -31,17 +32,109 @@ PREPARE = {  # by task, where inputs are others
 
 
 def saved_preprocess(task: str, saved: dict[str, Any]) -> Any:
-    """What turns a file into an input (a `Prepare`), from what its `to_json` gave."""
+    """What turns a file into an input (a `Preparation`), from what its `to_json` gave."""
     module, _, name = PREPARE.get(task, USUAL).rpartition(".")
     return getattr(import_module(module), name).from_json(saved)
 
 
 MAX_SIZE = 8192
 Array = np.ndarray[Any, Any]
+T = TypeVar("T")
+
+
+class Preparation:
+    """From a file to what the network sees; a dataclass, saved with a model, so that serving does what training did.
+
+    Each has `input(source)`, a batch of one; `arrays(source)`, the same for engines, with None for a part that is not
+    there; and `facts()`, the settings of `data` that were measured, to be written down.
+    """
+
+    mean: tuple[float, ...]  # per channel, of values in 0..1
+    std: tuple[float, ...]
+    max_pixels: int
+
+    @property
+    def kind(self) -> str:
+        """Of the files, in a word."""
+        return "image"
+
+    @property
+    def endings(self) -> tuple[str, ...]:
+        """How the names of files end that can be opened; files named one by one are judged by content."""
+        return IMAGES
+
+    def _check(self, channels: int) -> None:
+        for word, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) != channels:
+                raise DataError(
+                    f"{word} has {len(values)} values for {channels} channels.",
+                    f"Give data.{word} one per channel.",
+                )
+            if not all(np.isfinite(values)):
+                raise DataError(f"{word} {values} is not finite.", f"Give data.{word} ordinary numbers.")
+        if min(self.std) <= 0:
+            raise DataError(f"std {self.std} must be above 0.", "Give data.std positive numbers.")
+        if self.max_pixels < 1:
+            raise DataError(f"max_pixels is {self.max_pixels}; it must be at least 1.", "Set data.max_pixels.")
+
+    def normalise(self, batch: "Tensor") -> "Tensor":
+        """(x / 255 - mean) / std, in float32 and contiguous, from uint8 (..., channels, height, width)."""
+        from torch import contiguous_format, float32, from_numpy
+
+        scale, shift = (from_numpy(part).to(batch.device) for part in self._scale_and_shift())
+        return batch.to(float32, memory_format=contiguous_format).mul_(scale).sub_(shift)
+
+    def _scale_and_shift(self) -> tuple[Array, Array]:
+        mean, std = np.array(self.mean), np.array(self.std)
+        return (1 / (255 * std)).astype(np.float32).reshape(-1, 1, 1), (mean / std).astype(np.float32).reshape(-1, 1, 1)
+
+    def to_json(self) -> dict[str, Any]:
+        values = asdict(self)  # type: ignore[call-overload]
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items() if v is not None}
+
+    @classmethod
+    def from_json(cls, saved: Any) -> Self:
+        """The inverse of `to_json`; whatever else is found is refused."""
+        return restored(cls, saved)
+
+    def blank_file(self) -> bytes:
+        """A small black picture: for warming up."""
+        file = io.BytesIO()
+        Image.new("RGB", (8, 8)).save(file, "PNG")
+        return file.getvalue()
+
+
+def restored(kind: type[T], saved: Any) -> T:
+    """A dataclass from the values of its fields as JSON has them."""
+    known = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
+    try:
+        for key, field in known.items():
+            if key not in saved and field.default is MISSING:
+                raise ValueError(f"it has no {key}")
+        for key, value in saved.items():
+            if key not in known:
+                raise ValueError(f"unknown key {key!r}")
+            if not _is(value, known[key].type):
+                raise ValueError(f"{key} is {value!r}, not {formatannotation(known[key].type)}")
+        return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in saved.items()})
+    except (ValueError, TypeError, AttributeError) as problem:
+        expected = ", ".join(f'"{key}": {formatannotation(field.type)}' for key, field in known.items())
+        raise DataError(f"saved preprocessing is unusable: {problem}.", f"Expected {{{expected}}}.") from None
+
+
+def _is(value: Any, kind: Any) -> bool:
+    """Whether a value from JSON is what a field is annotated with: lists count as tuples, whole numbers as floats."""
+    if get_origin(kind) is tuple:
+        inner, *rest = get_args(kind)
+        fits = isinstance(value, list | tuple) and (rest == [...] or len(value) == 1 + len(rest))
+        return fits and all(_is(one, inner) for one in value)
+    if isinstance(value, bool):
+        return kind is bool
+    return isinstance(value, int | float if kind is float else kind)
 
 
 @dataclass(frozen=True)
-class Preprocess:
+class Preprocess(Preparation):
     """How images, or sounds made images, are prepared; saved with a model, so that serving does what training did."""
 
     size: int  # pixels on each side
@@ -56,18 +149,7 @@ class Preprocess:
             raise DataError(f"image size {self.size} is outside 1..{MAX_SIZE}.", "Choose data.size in this range.")
         if self.channels not in (1, 3):
             raise DataError(f"{self.channels} image channels: expected 3 (RGB) or 1 (grey).", "Set data.channels.")
-        for word, values in (("mean", self.mean), ("std", self.std)):
-            if len(values) != self.channels:
-                raise DataError(
-                    f"{word} has {len(values)} values for {self.channels} channels.",
-                    f"Give data.{word} one per channel.",
-                )
-            if not all(np.isfinite(values)):
-                raise DataError(f"{word} {values} is not finite.", f"Give data.{word} ordinary numbers.")
-        if min(self.std) <= 0:
-            raise DataError(f"std {self.std} must be above 0.", "Give data.std positive numbers.")
-        if self.max_pixels < 1:
-            raise DataError(f"max_pixels is {self.max_pixels}; it must be at least 1.", "Set data.max_pixels.")
+        self._check(self.channels)
         if self.spectrogram is not None and self.spectrogram.channels not in (1, self.channels):
             raise DataError(
                 f'features "{self.spectrogram.features}" give {self.spectrogram.channels} channels, '
@@ -81,13 +163,12 @@ class Preprocess:
 
     @property
     def endings(self) -> tuple[str, ...]:
-        """How the names of files end that can be opened; files named one by one are judged by content."""
         return IMAGES if self.spectrogram is None else SOUNDS
 
     def read(self, source: Source) -> Array:
         """Read one image or sound file to uint8 (channels, size, size)."""
         if self.spectrogram is None:
-            return self.pixels(decode(*content(source, self.max_pixels)))
+            return self.pixels(decode(source, self.max_pixels))
         from torch import from_numpy
 
         return self.hear(from_numpy(self.spectrogram.wave(source))[None])[0].numpy()
@@ -104,20 +185,15 @@ class Preprocess:
 
     def blank_file(self) -> bytes:
         """A small black picture, or a moment of silence: for warming up."""
-        file = io.BytesIO()
         if self.spectrogram is None:
-            Image.new("RGB", (8, 8)).save(file, "PNG")
-        else:
-            with wave.open(file, "wb") as sound:
-                sound.setnchannels(1)
-                sound.setsampwidth(2)
-                sound.setframerate(8000)
-                sound.writeframes(bytes(1600))
+            return super().blank_file()
+        file = io.BytesIO()
+        with wave.open(file, "wb") as sound:
+            sound.setnchannels(1)
+            sound.setsampwidth(2)
+            sound.setframerate(8000)
+            sound.writeframes(bytes(1600))
         return file.getvalue()
-
-    def blank(self) -> "Tensor":
-        """What the network sees of it."""
-        return self.input(self.blank_file())
 
     def arrays(self, source: Source | Array) -> tuple[Array, ...]:
         """`input` as numpy arrays, of a file or a picture as uint8 (height, width, 3); of images without torch."""
@@ -148,7 +224,7 @@ class Preprocess:
         if (height, width) != (self.size, self.size):
             array = _resize_and_crop(array, self.size)
         if self.channels == 1:
-            array = _luma(array)
+            array = np.asarray(Image.fromarray(array).convert("L"))[:, :, None]
         return np.array(array.transpose(2, 0, 1), order="C")
 
     def image(self, array: Array) -> "Tensor":
@@ -158,49 +234,22 @@ class Preprocess:
         return from_numpy(self.pixels(array))
 
     def array(self, pixels: Array) -> Array:
-        """(x / 255 - mean) / std, in float32; uint8 (..., channels, size, size) in, the same shape out, contiguous."""
+        """`normalise` for arrays."""
         scale, shift = self._scale_and_shift()
         return pixels.astype(np.float32, order="C") * scale - shift
 
-    def normalise(self, batch: "Tensor") -> "Tensor":
-        """`array` for tensors."""
-        from torch import contiguous_format, float32, from_numpy
-
-        scale, shift = (from_numpy(part).to(batch.device) for part in self._scale_and_shift())
-        return batch.to(float32, memory_format=contiguous_format).mul_(scale).sub_(shift)
-
-    def _scale_and_shift(self) -> tuple[Array, Array]:
-        mean, std = np.array(self.mean), np.array(self.std)
-        return (1 / (255 * std)).astype(np.float32).reshape(-1, 1, 1), (mean / std).astype(np.float32).reshape(-1, 1, 1)
-
-    def to_json(self) -> dict[str, Any]:
-        saved = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
-        if self.spectrogram is None:
-            del saved["spectrogram"]
-        return saved
-
     @classmethod
-    def from_json(cls, saved: dict[str, Any]) -> "Preprocess":
-        """The inverse of `to_json`; whatever else is found is refused."""
-        try:
-            whole = {key: _whole(saved, key) for key in ("size", "channels")}
-            limit = _whole(saved, "max_pixels") if "max_pixels" in saved else MAX_PIXELS
-            unknown = set(saved) - {"size", "channels", "mean", "std", "max_pixels", "spectrogram"}
-            if unknown:
-                raise ValueError(f"unknown key {sorted(unknown)[0]!r}")
-            spectrogram = SpectrogramConfig.from_json(saved["spectrogram"]) if "spectrogram" in saved else None
-            return cls(
-                **whole,
-                mean=numbers(saved, "mean"),
-                std=numbers(saved, "std"),
-                max_pixels=limit,
-                spectrogram=spectrogram,
-            )
-        except (ValueError, TypeError, KeyError) as problem:
-            raise DataError(
-                f"saved preprocessing is unusable: {problem}.",
-                'Expected {"size": int, "channels": 1 or 3, "mean": [...], "std": [...], "max_pixels": int}.',
-            ) from None
+    def from_json(cls, saved: Any) -> Self:
+        if isinstance(saved, dict) and "spectrogram" in saved:
+            saved = {**saved, "spectrogram": restored(SpectrogramConfig, saved["spectrogram"])}
+        return super().from_json(saved)
+
+
+def stretched(array: Array, height: int, width: int) -> Array:
+    """uint8 RGB (rows, columns, 3) brought to exactly this size: uint8 (3, height, width)."""
+    if array.shape[:2] != (height, width):
+        array = np.asarray(Image.fromarray(array).resize((width, height), Image.Resampling.BILINEAR))
+    return np.array(array.transpose(2, 0, 1), order="C")
 
 
 def _resize_and_crop(array: Array, size: int) -> Array:
@@ -214,25 +263,3 @@ def _resize_and_crop(array: Array, size: int) -> Array:
     (left, right), (top, bottom) = box
     picture = Image.fromarray(array)
     return np.asarray(picture.resize((size, size), Image.Resampling.BILINEAR, box=(left, top, right, bottom)))
-
-
-def _luma(array: Array) -> Array:
-    """0.299 R + 0.587 G + 0.114 B in 16-bit fixed point; the weights sum to 65536, so grey stays what it was."""
-    weighted = array.astype(np.uint32) @ np.array([19595, 38470, 7471], dtype=np.uint32)
-    return ((weighted + 32768) >> 16).astype(np.uint8)[:, :, None]
-
-
-def _whole(saved: dict[str, Any], key: str) -> int:
-    value = saved[key]
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ValueError(f"{key} is {value!r}, not a whole number")
-    return value
-
-
-def numbers(saved: dict[str, Any], key: str) -> tuple[float, ...]:
-    values = saved[key]
-    if not isinstance(values, list | tuple) or not all(
-        isinstance(value, int | float) and not isinstance(value, bool) for value in values
-    ):
-        raise ValueError(f"{key} is {values!r}, not a list of numbers")
-    return tuple(float(value) for value in values)

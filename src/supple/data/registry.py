@@ -7,19 +7,16 @@ from typing import Any
 
 import torch
 
-from supple.data.audio.esc import esc
-from supple.data.audio.folders import gtzan, sounds
+from supple.data.audio.folders import esc, gtzan, sounds
 from supple.data.audio.speech_commands import speech_commands
 from supple.data.classification.builtin import digits, generated
 from supple.data.classification.cifar import cifar10, cifar100
 from supple.data.classification.folder import folder
-from supple.data.classification.pictures import load_pictures, load_sounds, picture_shape, sound_shape
-from supple.data.classification.reading import MEMORY_LIMIT
+from supple.data.classification.pictures import MEMORY_LIMIT, load_pictures, load_sounds, picture_shape, sound_shape
 from supple.data.crowd.dataset import crowd_shape, load_crowds
-from supple.data.crowd.disco import disco
-from supple.data.crowd.reader import crowd
+from supple.data.crowd.reader import crowd, disco
 from supple.data.detection.coco import coco
-from supple.data.detection.load import detection_shape, load_detection
+from supple.data.detection.dataset import detection_shape, load_detection
 from supple.data.parts import Reader
 from supple.data.splits import Splits
 from supple.errors import DataError

@@ -123,7 +123,7 @@ def choose(found: Collection, limit: int | None, holdout: int | float, test_limi
     check_limits(limit, test_limit)
     train, val, test = found.train, found.val, found.test
     if val is None:
-        count = _validation_count(holdout, len(train), limit)
+        count = validation_count(holdout, len(train), limit)
         held, rest = set_aside_whole(train.split_by, train.groups, count, seed)
         if len(held) > len(rest):
             raise DataError(
@@ -149,7 +149,7 @@ def check_limits(limit: int | None, test_limit: int | None) -> None:
             raise DataError(f"{word} is {number}.", f"Set data.{word} to 1 or more, or leave it out.")
 
 
-def _validation_count(holdout: int | float, available: int, limit: int | None) -> int:
+def validation_count(holdout: int | float, available: int, limit: int | None) -> int:
     if not holdout > 0 or (holdout >= 1 and not float(holdout).is_integer()):
         raise DataError(
             f"holdout is {holdout}.", "Set data.holdout to a share above 0 and below 1, or a number of images."

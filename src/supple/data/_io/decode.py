@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from supple.data._io.paths import Source, read_bytes
 from supple.errors import DataError
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
@@ -34,8 +35,8 @@ ON_ITS_SIDE = {TURNS[orientation] for orientation in (5, 6, 7, 8)}
 logging.getLogger("PIL").addHandler(logging.NullHandler())
 
 
-def decode(source: bytes | str | Path, max_pixels: int = MAX_PIXELS, name: str | None = None) -> np.ndarray[Any, Any]:
-    """Decode an image file, given as its bytes or its path, to uint8 RGB of shape (height, width, 3).
+def decode(source: Source, max_pixels: int = MAX_PIXELS) -> np.ndarray[Any, Any]:
+    """Decode an image file to uint8 RGB of shape (height, width, 3).
 
     - Formats: JPEG, PNG, WebP, BMP, GIF, TIFF and PPM; no other decoder of Pillow is ever tried.
     - The size in the header is held against `max_pixels` before any pixel is decoded; Pillow's own limit is not used.
@@ -44,26 +45,28 @@ def decode(source: bytes | str | Path, max_pixels: int = MAX_PIXELS, name: str |
     - The EXIF orientation is honoured; an unreadable EXIF block counts as none.
     - CMYK and palettes are converted; transparency, wherever it comes from, is composited over white.
     - Of an animation, the first frame.
-    - Anything else (missing, truncated, corrupt, empty, no image) is a DataError that names the file, or `name`.
+    - Anything else (missing, truncated, corrupt, empty, no image) is a DataError that names the file.
     """
-    with _opened(source, max_pixels, name) as image:
-        image.load()
+    with _opened(source, max_pixels) as opened:
+        opened.load()
+        turn = _turn(opened)
+        image = opened if turn is None else opened.transpose(turn)
         if image.mode == "RGB" and "transparency" not in image.info:
-            return np.array(_upright(image))
+            return np.array(image)
         if image.mode == "F":
             raise ValueError("floating-point pixels have no agreed scale; save it with 8 or 16 bits")
         if image.mode.startswith("I"):
-            return _sixteen_bits(_upright(image), image.info.get("transparency"))
+            return _sixteen_bits(image, image.info.get("transparency"))
         if image.has_transparency_data:
             colour = image.convert("LA" if image.mode == "La" else "RGBA").convert("RGBA")
             white = Image.new("RGBA", colour.size, "white")
-            return np.array(_upright(Image.alpha_composite(white, colour), image).convert("RGB"))
-        return np.array(_upright(image).convert("RGB"))
+            image = Image.alpha_composite(white, colour)
+        return np.array(image.convert("RGB"))
 
 
-def header(source: bytes | str | Path, max_pixels: int = MAX_PIXELS, name: str | None = None) -> tuple[int, int]:
+def header(source: Source, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
     """Width and height that `decode` would give, from the header alone; the checks of `decode` that need no pixels."""
-    with _opened(source, max_pixels, name) as image:
+    with _opened(source, max_pixels) as image:
         return (image.height, image.width) if _turn(image) in ON_ITS_SIDE else image.size
 
 
@@ -75,13 +78,8 @@ def _sixteen_bits(image: Image.Image, transparent: object) -> np.ndarray[Any, An
     return np.repeat(grey[:, :, None], 3, axis=2)
 
 
-def _upright(image: Image.Image, tagged: Image.Image | None = None) -> Image.Image:
-    """Turn `image` as the EXIF tag of `tagged` (itself, if not given) says."""
-    turn = _turn(tagged or image)
-    return image if turn is None else image.transpose(turn)
-
-
 def _turn(image: Image.Image) -> Image.Transpose | None:
+    """What brings it upright, as its EXIF tag says."""
     try:
         return TURNS.get(image.getexif().get(ORIENTATION, 1))
     except Exception:  # EXIF is metadata: damage there does not make the picture unreadable
@@ -89,13 +87,14 @@ def _turn(image: Image.Image) -> Image.Transpose | None:
 
 
 @contextmanager
-def _opened(source: bytes | str | Path, max_pixels: int, name: str | None) -> Iterator[Image.Image]:
+def _opened(source: Source, max_pixels: int) -> Iterator[Image.Image]:
     """Open, check the header, and turn whatever goes wrong, inside the block too, into a DataError."""
-    name = name or ("image" if isinstance(source, bytes) else str(source))
+    name = "image" if isinstance(source, bytes) else str(source)
     try:
-        if not isinstance(source, bytes) and not Path(source).is_file():
+        if isinstance(source, str | Path) and not Path(source).is_file():
             raise FileNotFoundError("it is a folder" if Path(source).is_dir() else "there is no such file")
-        with _quiet, Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as image:
+        file = source if isinstance(source, str | Path) else io.BytesIO(read_bytes(source))
+        with _quiet, Image.open(file, formats=FORMATS) as image:
             width, height = image.size
             if width * height > max_pixels:
                 raise DataError(
@@ -130,7 +129,7 @@ class _Quiet:
             if self._inside == 0:
                 self._filters = warnings.catch_warnings()
                 self._filters.__enter__()
-                warnings.filterwarnings("ignore", module=r"PIL\b|supple\.data\.decode")
+                warnings.filterwarnings("ignore", module=r"PIL\b|supple\.data\._io\.decode")
                 self._limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
             self._inside += 1
 

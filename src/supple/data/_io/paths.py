@@ -1,7 +1,11 @@
-"""Where data is looked for."""
+"""Where data is looked for, and the files below a folder or in a zip. They are only read, never written to."""
 
 import os
+import zipfile
+import zlib
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from supple.errors import DataError
 
@@ -30,3 +34,139 @@ def find(root: str) -> Path:
     raise DataError(
         f"no data at {root!r}; looked at: {looked}.", "Set data.root, or SUPPLE_DATA to the folder it is in."
     )
+
+
+class Readable(Protocol):
+    """A file that is not on disk by itself, such as a member of a zip; `str()` names it in messages."""
+
+    def read(self) -> bytes: ...
+
+
+Source = bytes | str | Path | Readable
+
+
+def read_bytes(source: Source) -> bytes:
+    """All bytes of a source of any kind."""
+    if isinstance(source, bytes):
+        return source
+    return Path(source).read_bytes() if isinstance(source, str | Path) else source.read()
+
+
+MAX_MEMBER = 100_000_000  # bytes
+ENCRYPTED = 0x1  # flag bit
+
+
+@dataclass(frozen=True)
+class Member:
+    """One file of a zip. It holds no open file, so threads and forked processes may read at the same time."""
+
+    archive: Path
+    name: str
+    offset: int
+    stored: int  # bytes in the archive
+    size: int  # bytes of the file
+    deflated: bool
+    crc: int
+
+    def __str__(self) -> str:
+        return f"{self.archive.name}/{self.name}"
+
+    def read(self) -> bytes:
+        try:
+            with open(self.archive, "rb") as file:
+                file.seek(self.offset)
+                head = file.read(30)
+                # The local header repeats the name, but its extra field may have another length than the directory's.
+                skip = int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little")
+                file.seek(skip, 1)
+                data = file.read(self.stored)
+            if self.deflated:
+                data = zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, self.size + 1)
+        except (OSError, zlib.error) as problem:
+            raise DataError(f"{self} cannot be read: {problem}.", "Copy or make the zip again.") from None
+        if head[:4] != b"PK\x03\x04" or len(data) != self.size or zlib.crc32(data) != self.crc:
+            raise DataError(f"{self} is damaged: its bytes do not match the zip's checksum.", "Make the zip again.")
+        return data
+
+
+def members(archive: Path) -> tuple[list[Member], list[str]]:
+    """The files and the folders of a zip, as its directory lists them."""
+    try:
+        with zipfile.ZipFile(archive) as directory:
+            entries = directory.infolist()
+    except (zipfile.BadZipFile, OSError, NotImplementedError) as problem:
+        raise DataError(
+            f"{archive} is not a readable zip: {problem}.", "Give a folder of class folders or a zip of one."
+        ) from None
+    return [_member(archive, e) for e in entries if not e.is_dir()], [e.filename for e in entries if e.is_dir()]
+
+
+def _member(archive: Path, entry: zipfile.ZipInfo) -> Member:
+    where = f"{archive}: {entry.filename}"
+    if entry.file_size > MAX_MEMBER or entry.compress_size > MAX_MEMBER:
+        size = max(entry.file_size, entry.compress_size)
+        raise DataError(
+            f"{where} declares {size:,} bytes; the limit is {MAX_MEMBER:,}.",
+            "Remove it from the zip, or unpack the zip.",
+        )
+    if entry.flag_bits & ENCRYPTED:
+        raise DataError(f"{where} is encrypted.", "Make the zip without a password.")
+    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise DataError(f"{where} uses compression method {entry.compress_type}.", "Use a plain (deflate) zip.")
+    deflated = entry.compress_type == zipfile.ZIP_DEFLATED
+    return Member(
+        archive, entry.filename, entry.header_offset, entry.compress_size, entry.file_size, deflated, entry.CRC
+    )
+
+
+Files = dict[tuple[str, ...], Source]  # by path below the root, in parts
+Folders = set[tuple[str, ...]]
+
+
+def files_below(root: Path, endings: tuple[str, ...]) -> tuple[Files, Folders]:
+    """Files whose names end so, and all folders; hidden ones and `__MACOSX` are not looked at."""
+    return _in_folder(root, endings) if root.is_dir() else _in_zip(root, endings)
+
+
+def unwrapped(files: Files, folders: Folders) -> tuple[Files, Folders]:
+    """Drop outer folders that hold everything, as in a zip of `photos/` with `photos/cat/1.jpg` inside."""
+    while files and len({path[0] for path in [*files, *folders]}) == 1 and all(len(path) > 2 for path in files):
+        files = {path[1:]: source for path, source in files.items()}
+        folders = {path[1:] for path in folders if len(path) > 1}
+    return files, folders
+
+
+def _in_folder(root: Path, endings: tuple[str, ...]) -> tuple[Files, Folders]:
+    files: Files = {}
+    folders: Folders = set()
+    seen: set[str] = set()  # a link to a folder above would never end
+    for where, below, names in os.walk(root, followlinks=True):
+        real = os.path.realpath(where)
+        below[:] = [] if real in seen else [name for name in below if _looked_at(name)]
+        if real in seen:
+            continue
+        seen.add(real)
+        path = Path(where).relative_to(root).parts
+        folders.update((*path, name) for name in below)
+        wanted = (name for name in names if _looked_at(name) and name.lower().endswith(endings))
+        files.update({(*path, name): Path(where, name) for name in wanted})
+    return files, folders
+
+
+def _in_zip(archive: Path, endings: tuple[str, ...]) -> tuple[Files, Folders]:
+    entries, empty = members(archive)
+    files: Files = {}
+    folders: Folders = set()
+    for entry in entries:
+        path = tuple(entry.name.split("/"))
+        if all(_looked_at(part) for part in path):
+            folders.update(path[:depth] for depth in range(1, len(path)))
+            if path[-1].lower().endswith(endings):
+                files[path] = entry
+    paths = [tuple(name.rstrip("/").split("/")) for name in empty]
+    folders.update(path for path in paths if all(_looked_at(part) for part in path))
+    return files, folders
+
+
+def _looked_at(name: str) -> bool:
+    return bool(name) and not name.startswith(".") and name != "__MACOSX"

@@ -6,12 +6,13 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from supple.data._io.tree import Source, read_bytes
+from supple.data._io.paths import Source, read_bytes
 from supple.errors import DataError
 
 FORMATS = ("WAV", "WAVEX", "RF64", "FLAC", "OGG", "MP3", "AIFF", "AU")
@@ -41,20 +42,16 @@ class Piece:
         return read_bytes(self.file)
 
 
-def decode_sound(
-    source: Source, rate: int, seconds: float | None = None, max_seconds: float = MAX_SECONDS, name: str | None = None
-) -> Wave:
+def decode_sound(source: Source, rate: int, seconds: float | None = None, max_seconds: float = MAX_SECONDS) -> Wave:
     """Decode a sound file to mono float32 (samples,) at `rate`; full scale is -1..1.
 
     - Formats: WAV, FLAC, Ogg, MP3, AIFF and AU, told by content; the name of the file does not matter.
     - seconds: no more than so many, from the middle. Only what is wanted is decoded; a Piece says so itself.
     - Length, rate and channels in the header are held against the limits before anything is decoded.
     - Channels are averaged; another rate is resampled (soxr, high quality).
-    - Anything else (missing, corrupt, empty, no sound, NaN or infinite samples) is a DataError that names the file,
-      or `name`.
+    - Anything else (missing, corrupt, empty, no sound, NaN or infinite samples) is a DataError that names the file.
     """
-    name = name or _name(source)
-    with _opened(source, max_seconds, name) as file:
+    with _opened(source, max_seconds) as file:
         if isinstance(source, Piece):
             first = min(round(source.start * file.samplerate), file.frames)
             count = min(round(source.seconds * file.samplerate), file.frames - first)
@@ -69,15 +66,15 @@ def decode_sound(
         if len(wave) and float(np.abs(wave).max()) > LOUDEST:
             raise ValueError(f"its samples go beyond {LOUDEST:,.0f}, where full scale is 1")
         if file.samplerate != rate:
-            wave = _soxr().resample(wave, file.samplerate, rate)
+            wave = _package("soxr").resample(wave, file.samplerate, rate)
         if len(wave) == 0:
             raise ValueError("it holds no samples")
     return wave
 
 
-def sound_seconds(source: Source, max_seconds: float = MAX_SECONDS, name: str | None = None) -> float:
+def sound_seconds(source: Source) -> float:
     """The length as the header states it: the checks of `decode_sound` that need no samples."""
-    with _opened(source, max_seconds, name or _name(source)) as file:
+    with _opened(source, MAX_SECONDS) as file:
         return float(file.frames / file.samplerate)
 
 
@@ -86,9 +83,10 @@ def _name(source: Source) -> str:
 
 
 @contextmanager
-def _opened(source: Source, max_seconds: float, name: str) -> Iterator[Any]:
+def _opened(source: Source, max_seconds: float) -> Iterator[Any]:
     """Open, check the header, and turn whatever goes wrong, inside the block too, into a DataError."""
-    soundfile = _soundfile()
+    name = _name(source)
+    soundfile = _package("soundfile")
     try:
         with soundfile.SoundFile(_handle(source)) as file:
             _check(file, max_seconds, name)
@@ -108,8 +106,7 @@ def _opened(source: Source, max_seconds: float, name: str) -> Iterator[Any]:
 
 def _handle(source: Source) -> Any:
     """What soundfile opens by content alone: it judges paths, and files that know theirs, by their endings too."""
-    if isinstance(source, Piece) and isinstance(source.file, str | Path):
-        source = source.file
+    source = source.file if isinstance(source, Piece) else source
     if isinstance(source, str | Path):
         if not Path(source).is_file():
             raise FileNotFoundError("it is a folder" if Path(source).is_dir() else "there is no such file")
@@ -141,21 +138,8 @@ def _check(file: Any, max_seconds: float, name: str) -> None:
         raise DataError(f"{name} holds no samples.", "Replace it or remove it.")
 
 
-def _soundfile() -> Any:
+def _package(name: str) -> Any:
     try:
-        import soundfile
+        return import_module(name)
     except (ImportError, OSError) as problem:  # OSError: the package without the library it wraps
-        raise _missing("soundfile", problem) from None
-    return soundfile
-
-
-def _soxr() -> Any:
-    try:
-        import soxr
-    except ImportError as problem:
-        raise _missing("soxr", problem) from None
-    return soxr
-
-
-def _missing(package: str, problem: Exception) -> DataError:
-    return DataError(f"sounds need the package {package}: {problem}.", "pip install 'supple[audio]'")
+        raise DataError(f"sounds need the package {name}: {problem}.", "pip install 'supple[audio]'") from None

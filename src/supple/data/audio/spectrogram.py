@@ -1,12 +1,12 @@
 """From sound files to pictures of them, which every network for images can look at."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from supple.data._io.tree import Source
+from supple.data._io.paths import Source
 from supple.data.audio.sound import MAX_RATE, MAX_SECONDS, MIN_RATE, Wave, decode_sound
 from supple.errors import DataError
 from supple.text import did_you_mean
@@ -25,23 +25,18 @@ class View(NamedTuple):
     mel: bool = False
 
 
-def _of_speech(rate: int) -> tuple[View, ...]:
-    return (View(255, 128),)
-
-
-def _mel(rate: int) -> tuple[View, ...]:
-    return (View(rate * 25 // 1000, rate * 10 // 1000, mel=True),)
-
-
-def _of_music(rate: int) -> tuple[View, ...]:
-    return View(512, 256), View(rate * 100 // 1000, rate * 50 // 1000, True), View(rate // 20, rate // 40, True)
-
-
 # The spectra that a picture is made of, for a rate: one for each channel.
 FEATURES: dict[str, Callable[[int], tuple[View, ...]]] = {
-    "stft": _of_speech,  # Speech Commands of SL-ViT, section 4.1.2: 124 frames x 129 bins of one second at 16 kHz
-    "mel": _mel,  # windows of 25 ms every 10 ms
-    "three": _of_music,  # GTZAN of SL-ViT, section 4.1.3: STFT, mel with windows of 100 ms, mel with windows of 50 ms
+    # Speech Commands of SL-ViT, section 4.1.2: 124 frames x 129 bins of one second at 16 kHz.
+    "stft": lambda rate: (View(255, 128),),
+    # Windows of 25 ms every 10 ms.
+    "mel": lambda rate: (View(rate * 25 // 1000, rate // 100, mel=True),),
+    # GTZAN of SL-ViT, section 4.1.3: STFT, mel with windows of 100 ms, mel with windows of 50 ms.
+    "three": lambda rate: (
+        View(512, 256),
+        View(rate // 10, rate // 20, mel=True),
+        View(rate // 20, rate // 40, mel=True),
+    ),
 }
 
 
@@ -101,31 +96,19 @@ class SpectrogramConfig:
         """Clips (clips, samples) to uint8 (clips, channels, size, size); a single spectrum fills every channel."""
         import torch
 
-        from supple.data.audio.spectrum import as_picture, decibels, power
+        from supple.data.audio.spectrum import as_picture
 
-        spectra = []
-        for view in self.views:
-            powers = power(waves, view.window, view.hop)  # (clips, bins, frames)
-            if view.mel:
-                powers = self._filters(view) @ powers  # (clips, mels, frames)
-            spectra.append(as_picture(decibels(powers), size))
+        spectra = [as_picture(self.levels(waves, view), size) for view in self.views]
         return torch.stack(spectra, 1).expand(-1, channels, -1, -1).contiguous()
+
+    def levels(self, waves: "Tensor", view: View) -> "Tensor":
+        """One spectrum of clips (clips, samples) in decibels, (clips, bins or mels, frames)."""
+        from supple.data.audio.spectrum import decibels, power
+
+        powers = power(waves, view.window, view.hop)
+        return decibels(self._filters(view) @ powers if view.mel else powers)
 
     def _filters(self, view: View) -> "Tensor":
         from supple.data.audio.spectrum import fft_length, mel_filters
 
         return mel_filters(self.mels, fft_length(view.window) // 2 + 1, self.rate)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, saved: Any) -> "SpectrogramConfig":
-        """The inverse of `to_json`; whatever else is found is a ValueError."""
-        kinds = {"rate": int, "seconds": int | float, "features": str, "mels": int}
-        if not isinstance(saved, dict) or set(saved) != set(kinds):
-            raise ValueError(f"spectrogram is {saved!r}, not {', '.join(kinds)}")
-        for key, kind in kinds.items():
-            if not isinstance(saved[key], kind) or isinstance(saved[key], bool):
-                raise ValueError(f"spectrogram.{key} is {saved[key]!r}")
-        return cls(**saved)

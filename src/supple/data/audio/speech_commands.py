@@ -8,8 +8,7 @@ import re
 
 import torch
 
-from supple.data._io.paths import wanted
-from supple.data._io.tree import Source, files_below, read_bytes, unwrapped
+from supple.data._io.paths import Source, files_below, read_bytes, unwrapped, wanted
 from supple.data.audio.sound import SUFFIXES, Piece, sound_seconds
 from supple.data.classification.folder import ROOT
 from supple.data.parts import Collection, Part, labelled

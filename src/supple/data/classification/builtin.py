@@ -3,7 +3,6 @@
 import math
 
 import torch
-from torch import Tensor
 
 from supple.data.parts import Collection, Part, labelled
 from supple.data.settings import Seed, Side
@@ -31,16 +30,12 @@ def _stripes(count: int, size: int, rng: torch.Generator) -> Part:
     # Direction in which the brightness changes, across the stripes.
     angle = (math.pi / 2 - labels * math.pi / len(DIRECTIONS)).view(-1, 1, 1)
     y, x = torch.meshgrid(torch.arange(size), torch.arange(size), indexing="ij")
-    phase = _uniform(rng, 0, 2 * math.pi, count, 1, 1)
+    phase = 2 * math.pi * torch.rand(count, 1, 1, generator=rng)
     along = x * angle.cos() + y * angle.sin()
     wave = torch.sin(2 * math.pi * along / PERIOD + phase)[:, None]  # (count, 1, size, size)
-    colour = _uniform(rng, 30, 90, count, 3, 1, 1)
+    colour = 30 + 60 * torch.rand(count, 3, 1, 1, generator=rng)
     noise = 15 * torch.randn(count, 3, size, size, generator=rng)
     return labelled((128 + colour * wave + noise).round().clamp(0, 255).to(torch.uint8), labels)
-
-
-def _uniform(rng: torch.Generator, low: float, high: float, *shape: int) -> Tensor:
-    return low + (high - low) * torch.rand(shape, generator=rng)
 
 
 TEST_SHARE = 0.2

@@ -1,6 +1,6 @@
 """The official CIFAR-10 and CIFAR-100 files: python or binary version, unpacked or as the tar.gz they come in.
 
-The python version is made of pickles: see `pickled.py` for why they are safe to read here.
+The python version is made of pickles: they are safe to read here, because STAND_INS is all that they can call.
 """
 
 import io
@@ -34,6 +34,9 @@ class Type:
 class Array:
     """Stands in for numpy.ndarray: remembers shape, type and bytes; becomes an array only if they fit together."""
 
+    def __init__(self, *_: object) -> None:
+        pass
+
     def __setstate__(self, state: object) -> None:
         self.state = state
 
@@ -46,10 +49,6 @@ class Array:
         raise DataError(f"{where}: its array is not rows of uint8.", CURE)
 
 
-def _reconstruct(*_: object) -> Array:
-    return Array()
-
-
 def _encode(text: object, coding: object = "latin1") -> bytes:
     """Stands in for _codecs.encode, by which Python 3 writes bytes in old pickle formats: always as latin1."""
     if not isinstance(text, str) or coding != "latin1":
@@ -58,8 +57,8 @@ def _encode(text: object, coding: object = "latin1") -> bytes:
 
 
 STAND_INS: dict[tuple[str, str], Callable[..., object]] = {
-    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
-    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy.core.multiarray", "_reconstruct"): Array,
+    ("numpy._core.multiarray", "_reconstruct"): Array,
     ("numpy", "ndarray"): Array,
     ("numpy", "dtype"): Type,
     ("_codecs", "encode"): _encode,
@@ -96,58 +95,24 @@ class Layout:
     folder: str
     archive: str
     train: tuple[str, ...]
-    test: tuple[str, ...]
+    test: str
     names: str  # file of class names
-    names_key: str
-    labels: str  # key of the labels (python version)
     label_bytes: int = 0  # bytes before the pixels, the label last (binary version); 0: this is the python version
 
 
-_BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6))
+BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6))
+BINARY = tuple(f"{name}.bin" for name in BATCHES)
 LAYOUTS = {
     10: (
-        Layout(
-            "cifar-10-batches-py",
-            "cifar-10-python.tar.gz",
-            _BATCHES,
-            ("test_batch",),
-            "batches.meta",
-            "label_names",
-            "labels",
-        ),
-        Layout(
-            "cifar-10-batches-bin",
-            "cifar-10-binary.tar.gz",
-            tuple(f"{name}.bin" for name in _BATCHES),
-            ("test_batch.bin",),
-            "batches.meta.txt",
-            "",
-            "",
-            label_bytes=1,
-        ),
+        Layout("cifar-10-batches-py", "cifar-10-python.tar.gz", BATCHES, "test_batch", "batches.meta"),
+        Layout("cifar-10-batches-bin", "cifar-10-binary.tar.gz", BINARY, "test_batch.bin", "batches.meta.txt", 1),
     ),
     100: (
-        Layout(
-            "cifar-100-python",
-            "cifar-100-python.tar.gz",
-            ("train",),
-            ("test",),
-            "meta",
-            "fine_label_names",
-            "fine_labels",
-        ),
-        Layout(
-            "cifar-100-binary",
-            "cifar-100-binary.tar.gz",
-            ("train.bin",),
-            ("test.bin",),
-            "fine_label_names.txt",
-            "",
-            "",
-            label_bytes=2,
-        ),
+        Layout("cifar-100-python", "cifar-100-python.tar.gz", ("train",), "test", "meta"),
+        Layout("cifar-100-binary", "cifar-100-binary.tar.gz", ("train.bin",), "test.bin", "fine_label_names.txt", 2),
     ),
 }
+PREFIX = {10: "", 100: "fine_"}  # of the keys in the pickles: CIFAR-100 has coarse labels too
 
 
 def cifar10(
@@ -167,17 +132,22 @@ def cifar100(
 
 def _cifar(classes: int, root: str | None) -> Collection:
     layout, path = _locate(classes, root)
-    wanted = {*layout.train, *layout.test, layout.names}
+    wanted = {*layout.train, layout.test, layout.names}
     files = _from_folder(path, wanted) if path.is_dir() else _from_archive(path, wanted)
-    for name in (*layout.train, *layout.test):
-        if name not in files:
-            raise DataError(f"{path} has no file {name}.", CURE)
-    read = _read_binary if layout.label_bytes else _read_python
-    return Collection(
-        train=_joined([read(files[name], f"{path}: {name}", layout, classes) for name in layout.train]),
-        test=_joined([read(files[name], f"{path}: {name}", layout, classes) for name in layout.test]),
-        classes=_class_names(files.get(layout.names), f"{path}: {layout.names}", layout, classes),
-    )
+
+    def part(*names: str) -> Part:
+        pixels, labels = [], []
+        for name in names:
+            if name not in files:
+                raise DataError(f"{path} has no file {name}.", CURE)
+            found, true = _read(files[name], f"{path}: {name}", layout, classes)
+            pixels.append(found)
+            labels += true
+        planes = torch.from_numpy(np.concatenate(pixels))  # red, green and blue of each image, row by row
+        return labelled(planes.view(-1, 3, 32, 32), torch.tensor(labels))
+
+    names = _class_names(files.get(layout.names), f"{path}: {layout.names}", layout, classes)
+    return Collection(train=part(*layout.train), test=part(layout.test), classes=names)
 
 
 def _locate(classes: int, root: str | None) -> tuple[Layout, Path]:
@@ -188,7 +158,7 @@ def _locate(classes: int, root: str | None) -> tuple[Layout, Path]:
             if top.is_file() and (top.name == layout.archive or _holds(top, layout)):
                 return layout, top
             for candidate in (top, top / layout.folder):
-                if (candidate / layout.test[0]).is_file():
+                if (candidate / layout.test).is_file():
                     return layout, candidate
             if (top / layout.archive).is_file():
                 return layout, top / layout.archive
@@ -239,26 +209,20 @@ def _from_archive(archive: Path, wanted: set[str]) -> dict[str, bytes]:
     return files
 
 
-def _read_python(data: bytes, where: str, layout: Layout, classes: int) -> tuple[np.ndarray[Any, Any], list[int]]:
-    content = unpickle(data, where)
-    pixels, labels = content.get("data"), content.get(layout.labels)
-    if not isinstance(pixels, Array) or not isinstance(labels, list):
-        raise DataError(f"{where} lacks data or {layout.labels}.", CURE)
-    return _checked(pixels.to_numpy(where), labels, where, classes)
-
-
-def _read_binary(data: bytes, where: str, layout: Layout, classes: int) -> tuple[np.ndarray[Any, Any], list[int]]:
-    record = layout.label_bytes + PIXELS
-    if not data or len(data) % record:
-        raise DataError(f"{where} has {len(data):,} bytes, not a multiple of {record}.", CURE)
-    rows = np.frombuffer(data, np.uint8).reshape(-1, record)
-    labels = rows[:, layout.label_bytes - 1].tolist()
-    return _checked(rows[:, layout.label_bytes :], labels, where, classes)
-
-
-def _checked(
-    pixels: np.ndarray[Any, Any], labels: list[Any], where: str, classes: int
-) -> tuple[np.ndarray[Any, Any], list[int]]:
+def _read(data: bytes, where: str, layout: Layout, classes: int) -> tuple[np.ndarray[Any, Any], list[int]]:
+    """The images of one file, as rows of bytes, and their labels."""
+    if layout.label_bytes:
+        record = layout.label_bytes + PIXELS
+        if not data or len(data) % record:
+            raise DataError(f"{where} has {len(data):,} bytes, not a multiple of {record}.", CURE)
+        rows = np.frombuffer(data, np.uint8).reshape(-1, record)
+        pixels, labels = rows[:, layout.label_bytes :], rows[:, layout.label_bytes - 1].tolist()
+    else:
+        content, key = unpickle(data, where), f"{PREFIX[classes]}labels"
+        array, labels = content.get("data"), content.get(key)
+        if not isinstance(array, Array) or not isinstance(labels, list):
+            raise DataError(f"{where} lacks data or {key}.", CURE)
+        pixels = array.to_numpy(where)
     if pixels.shape != (len(labels), PIXELS) or not labels:
         raise DataError(
             f"{where}: data of shape {pixels.shape} for {len(labels)} labels; expected (n, {PIXELS}).", CURE
@@ -268,19 +232,13 @@ def _checked(
     return pixels, labels
 
 
-def _joined(batches: list[tuple[np.ndarray[Any, Any], list[int]]]) -> Part:
-    pixels = np.concatenate([batch for batch, _ in batches])  # red, green and blue plane of each image, row by row
-    labels = [label for _, part in batches for label in part]
-    return labelled(torch.from_numpy(pixels).view(-1, 3, 32, 32), torch.tensor(labels))
-
-
 def _class_names(data: bytes | None, where: str, layout: Layout, classes: int) -> tuple[str, ...]:
     if data is None:
         return tuple(str(label) for label in range(classes))
     if layout.label_bytes:
         names: Any = data.decode("utf-8", "replace").split()
     else:
-        names = unpickle(data, where).get(layout.names_key)
+        names = unpickle(data, where).get(f"{PREFIX[classes]}label_names")
     if not isinstance(names, list) or len(names) != classes:
         raise DataError(f"{where} does not list {classes} class names.", CURE)
     return tuple(name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name) for name in names)

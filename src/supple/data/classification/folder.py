@@ -6,8 +6,7 @@ from pathlib import Path
 import torch
 
 from supple.data._io.decode import SUFFIXES
-from supple.data._io.paths import wanted
-from supple.data._io.tree import Files, Folders, Source, files_below, unwrapped
+from supple.data._io.paths import Files, Folders, Source, files_below, unwrapped, wanted
 from supple.data.parts import Collection, Part, labelled
 from supple.data.settings import Seed, Share
 from supple.data.splits import set_aside_whole
@@ -45,10 +44,10 @@ def class_folders(
     train, val, test = (
         next((top for top in sorted(tops) if top.lower() in names), None) for names in (TRAIN, VAL, TEST)
     )
-    if train is not None and (test or val):
-        validation = val if test else None
-        tops_used = (train, test or val, validation)
-        parts = {top: class_part(files, folders, f"{place}/{top}", kind, top) for top in tops_used if top}
+    if test is None:
+        val, test = None, val
+    if train is not None and test is not None:
+        parts = {top: class_part(files, folders, f"{place}/{top}", kind, top) for top in (train, test, val) if top}
         classes = parts[train][1]
         for top, (_, others) in parts.items():
             if others != classes:
@@ -58,8 +57,8 @@ def class_folders(
                 )
         return Collection(
             train=parts[train][0],
-            test=parts[test or val or ""][0],
-            val=parts[validation][0] if validation else None,
+            test=parts[test][0],
+            val=None if val is None else parts[val][0],
             classes=classes,
         )
     everything, classes = class_part(files, folders, str(place), kind)

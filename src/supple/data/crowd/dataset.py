@@ -1,19 +1,20 @@
 """Pictures of crowds as samples: seen, perhaps heard, and where the heads are."""
 
+import io
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, cast
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from supple.data._io.decode import MAX_PIXELS
-from supple.data.classification.reading import SAMPLE
+from supple.data._io.paths import Source, read_bytes
+from supple.data.classification.pictures import SAMPLE, measure
 from supple.data.crowd.preprocess import CrowdPrepare, Seen
-from supple.data.crowd.sample import SIGMA, CrowdSample
-from supple.data.images import WORKERS
+from supple.data.images import in_threads
 from supple.data.parts import Reader
 from supple.data.settings import Count, Holdout, Seed, Side
 from supple.data.splits import Splits, choose, read_parts
@@ -21,9 +22,101 @@ from supple.errors import DataError
 from supple.model import Shape
 from supple.tasks.count import Crowd
 
+MOST = 50_000_000  # cells of a stored density map
+SIDE = 15  # cells of the hill along each side (SL-ViT, section 4.1.4)
+SIGMA = 4.0  # its deviation, in pixels
 Sigma = Annotated[float, Field(gt=0, le=100)]  # pixels
 MEASURED = 2**26  # pixels of the pictures that mean and deviation are measured on
 AT_ONCE = 2**21  # pixels of the pictures that are evaluated together: their maps are large
+
+
+def read_map(source: Source) -> Tensor:
+    """The matrix `map` of a file, float32 (height, width); anything else is a DataError that names the file."""
+    from scipy.io import loadmat, whosmat
+
+    name = "a density map" if isinstance(source, bytes) else str(source)
+    try:
+        content = read_bytes(source)
+        sizes = {name: shape for name, shape, _ in whosmat(io.BytesIO(content))}
+        height, width = sizes["map"]
+        if not 0 < height * width <= MOST:
+            raise ValueError(f"its map has {height} x {width} cells")
+        values = np.asarray(loadmat(io.BytesIO(content), variable_names=["map"])["map"], dtype=np.float32)
+        if not np.isfinite(values).all() or values.min() < 0:
+            raise ValueError("its map has cells that are negative or no numbers")
+    except KeyError:
+        raise DataError(
+            f'{name} holds no matrix "map".', "Take the density maps of the data set as they are."
+        ) from None
+    except DataError:
+        raise
+    except Exception as problem:  # damaged files make scipy raise errors of many kinds
+        reason = " ".join(str(problem).split())[:200] or type(problem).__name__
+        raise DataError(f"{name} is not a readable MATLAB file: {reason}.", "Copy or unpack it again.") from None
+    return torch.from_numpy(np.ascontiguousarray(values))
+
+
+def density_map(points: Tensor, height: int, width: int, sigma: float = SIGMA) -> Tensor:
+    """Heads at (x, y) pixels, (heads, 2), to float32 (height, width): a Gaussian of SIDE x SIDE cells around each.
+
+    The cell of a head is the one its point lies in. At the border the part of the hill that is inside the picture gets
+    the whole volume. Departure: the published maps lose what is outside.
+    """
+    found = torch.zeros(height * width, dtype=torch.float64)
+    if len(points) == 0:
+        return found.view(height, width).float()
+    reach = torch.arange(SIDE) - SIDE // 2
+    column = (points[:, 0].long().clamp(0, width - 1)[:, None] + reach)[:, None, :]  # (heads, 1, side)
+    row = (points[:, 1].long().clamp(0, height - 1)[:, None] + reach)[:, :, None]  # (heads, side, 1)
+    inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
+    one = torch.exp(-(reach.double() ** 2) / (2 * sigma**2))
+    hill = inside * (one[:, None] * one)  # (heads, side, side)
+    hill = hill / hill.sum((1, 2), keepdim=True)
+    cells = (row * width + column)[inside]
+    return found.index_add_(0, cells, hill[inside]).view(height, width).float()
+
+
+def resized_map(density: Tensor, height: int, width: int) -> Tensor:
+    """A map brought to another size: a cell gives each new one the share of it that lies there: the sum stays."""
+    return shares(density.shape[0], height) @ density @ shares(density.shape[1], width).T
+
+
+def shares(old: int, new: int) -> Tensor:
+    """(new, old): how much of each of `old` cells lies in each of `new` ones of the same whole length."""
+    edges = torch.arange(new + 1, dtype=torch.float64) * (old / new)
+    cells = torch.arange(old, dtype=torch.float64)
+    overlap = torch.minimum(edges[1:, None], cells + 1) - torch.maximum(edges[:-1, None], cells)
+    return overlap.clamp(min=0).float()
+
+
+@dataclass(frozen=True)
+class CrowdSample:
+    """Heads are given as points in the picture's own pixels, or by a stored density map."""
+
+    picture: Source
+    width: int  # of the picture the points lie in; of no account with a map
+    height: int
+    points: tuple[tuple[float, float], ...] = ()
+    stored: Source | None = None  # a density map in a MATLAB file
+    sound: Source | None = None
+
+    def __str__(self) -> str:
+        return str(self.picture)
+
+    def read(self) -> bytes:
+        """The bytes of the picture."""
+        return read_bytes(self.picture)
+
+    def density(self, height: int, width: int, sigma: float) -> Tensor:
+        """The heads over a picture of this size, (height, width)."""
+        if self.stored is not None:
+            return resized_map(read_map(self.stored), height, width)
+        scale = torch.tensor([width / max(1, self.width), height / max(1, self.height)])
+        return density_map(torch.tensor(self.points).view(-1, 2) * scale, height, width, sigma)
+
+    def heads(self, density: Tensor) -> float:
+        """How many: the points, or the sum of the stored map."""
+        return float(len(self.points)) if self.stored is None else float(density.double().sum())
 
 
 class CrowdSet:
@@ -70,14 +163,12 @@ class CrowdSet:
         return max(1, AT_ONCE // (height * width))
 
     def batch(self, indices: Tensor, rng: torch.Generator | None = None) -> tuple[Seen, Crowd]:
-        numbers = indices.tolist()
-        with ThreadPoolExecutor(WORKERS) as pool:
-            found = list(pool.map(self._read, numbers))
+        found = in_threads(self._read, indices.tolist())
         pictures = torch.stack([picture for picture, _, _, _ in found])
         density = torch.stack([density for _, _, density, _ in found])[:, None]
         heads = torch.tensor([heads for _, _, _, heads in found])
         if rng is not None and self.flip:
-            turned = torch.rand(len(numbers), generator=rng) < 0.5
+            turned = torch.rand(len(found), generator=rng) < 0.5
             pictures[turned], density[turned] = pictures[turned].flip(-1), density[turned].flip(-1)
         seen = self.preprocess.normalise(pictures)
         if not self.preprocess.use_audio:
@@ -90,8 +181,7 @@ class CrowdSet:
         height, width = self.preprocess.size
         count = min(SAMPLE, len(self), max(8, MEASURED // (height * width)))
         spread = torch.linspace(0, len(self) - 1, count).round().long().tolist()
-        with ThreadPoolExecutor(WORKERS) as pool:
-            return torch.stack(list(pool.map(lambda number: self._read(number)[0], spread)))
+        return torch.stack(in_threads(lambda number: self._read(number)[0], spread))
 
     @torch.inference_mode(False)  # what is kept may be trained on later
     def _read(self, number: int) -> tuple[Tensor, Tensor | None, Tensor, float]:
@@ -131,8 +221,8 @@ def load_crowds(
         for k, samples in enumerate(every)
     )
     if mean is None or std is None:
-        measured = prepare.measured(train.pictures())
-        mean, std = mean or measured.mean, std or measured.std
+        found_mean, found_std = measure(train.pictures())
+        mean, std = mean or found_mean, std or found_std
     for one in (train, val, test):
         one.preprocess = replace(prepare, mean=tuple(mean), std=tuple(std))
     return Splits(train, val, test, seen)

@@ -1,23 +1,19 @@
 """From a picture file, and the sound file beside it, to what a network that counts sees and hears."""
 
-import io
-import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from supple.data._io.decode import MAX_PIXELS, decode
-from supple.data._io.decode import SUFFIXES as IMAGES
-from supple.data._io.tree import Source, content
+from supple.data._io.paths import Source
 from supple.data.audio.sound import SUFFIXES as SOUNDS
 from supple.data.audio.spectrogram import SpectrogramConfig
-from supple.data.audio.spectrum import FLOOR, decibels, fft_length, mel_filters, power
-from supple.data.preprocess import MAX_SIZE, Preprocess
+from supple.data.audio.spectrum import FLOOR
+from supple.data.preprocess import MAX_SIZE, Preparation, stretched
 from supple.errors import DataError
 
 SPECTROGRAM = SpectrogramConfig(16_000, 1.0, "mel", mels=64)  # as of VGGish: windows of 25 ms every 10 ms
@@ -27,7 +23,7 @@ Seen = Tensor | tuple[Tensor, Tensor | None]
 
 
 @dataclass(frozen=True)
-class CrowdPrepare:
+class CrowdPrepare(Preparation):
     """How pictures of crowds are prepared; saved with a model, so that serving does what training did.
 
     A picture is resized to exactly `size`, whatever its own shape. A sound is one second from the middle of its file,
@@ -40,14 +36,11 @@ class CrowdPrepare:
     max_pixels: int = MAX_PIXELS
     use_audio: bool = False
 
-    kind = "image"
-    endings = IMAGES
-
     def __post_init__(self) -> None:
         for side in self.size:
             if not 1 <= side <= MAX_SIZE:
                 raise DataError(f"data.size is {list(self.size)}.", f"Both sides lie in 1..{MAX_SIZE}.")
-        Preprocess(1, 3, self.mean, self.std, self.max_pixels)  # the checks are the same
+        self._check(channels=3)
 
     @property
     def shape(self) -> tuple[Any, ...]:
@@ -56,23 +49,13 @@ class CrowdPrepare:
 
     def open(self, source: Source) -> Tensor:
         """A picture as uint8 (3, height, width)."""
-        array = decode(*content(source, self.max_pixels))
-        height, width = self.size
-        if array.shape[:2] != self.size:
-            array = np.asarray(Image.fromarray(array).resize((width, height), Image.Resampling.BILINEAR))
-        return torch.from_numpy(np.array(array.transpose(2, 0, 1), order="C"))
+        return torch.from_numpy(stretched(decode(source, self.max_pixels), *self.size))
 
     def hear(self, source: Source) -> Tensor:
         """A sound as float32 (1, 96, 64): time downwards, pitch to the right."""
         (view,) = SPECTROGRAM.views
-        powers = power(torch.from_numpy(SPECTROGRAM.wave(source))[None], view.window, view.hop)
-        bands = (
-            mel_filters(SPECTROGRAM.mels, fft_length(view.window) // 2 + 1, SPECTROGRAM.rate) @ powers
-        )  # (1, bands, frames)
-        return decibels(bands)[:, :, :FRAMES].transpose(1, 2).sub_(FLOOR / 2).div_(-FLOOR / 4).contiguous()
-
-    def normalise(self, images: Tensor) -> Tensor:
-        return Preprocess(1, 3, self.mean, self.std).normalise(images)
+        levels = SPECTROGRAM.levels(torch.from_numpy(SPECTROGRAM.wave(source))[None], view)  # (1, bands, frames)
+        return levels[:, :, :FRAMES].transpose(1, 2).sub_(FLOOR / 2).div_(-FLOOR / 4).contiguous()
 
     def input(self, source: Source) -> Seen:
         """What the network sees of one file: a batch of one. The sound lies beside the picture; None: there is none."""
@@ -88,55 +71,12 @@ class CrowdPrepare:
         parts = seen if isinstance(seen, tuple) else (seen,)
         return tuple(None if part is None else part.numpy() for part in parts)
 
-    def blank_file(self) -> bytes:
-        """A small black picture: for warming up."""
-        file = io.BytesIO()
-        Image.new("RGB", (8, 8)).save(file, "PNG")
-        return file.getvalue()
-
     def blank(self) -> Seen:
         image = self.normalise(self.open(self.blank_file())[None])
         return (image, torch.full((1, *SOUND_SHAPE), -2.0)) if self.use_audio else image
 
-    def measured(self, images: Tensor) -> "CrowdPrepare":
-        """With mean and deviation of these pictures."""
-        from supple.data.classification.reading import measure
-
-        mean, std = measure(images)
-        return replace(self, mean=mean, std=std)
-
     def facts(self) -> dict[str, Any]:
         return {"size": self.size, "mean": self.mean, "std": self.std}
-
-    def to_json(self) -> dict[str, Any]:
-        numbers = {"size": list(self.size), "mean": list(self.mean), "std": list(self.std)}
-        return {**numbers, "max_pixels": self.max_pixels, "use_audio": self.use_audio}
-
-    @classmethod
-    def from_json(cls, saved: Any) -> "CrowdPrepare":
-        """The inverse of `to_json`; whatever else is found is refused."""
-        keys = {"size": 2, "mean": 3, "std": 3}
-        try:
-            if set(saved) != {*keys, "max_pixels", "use_audio"} or not isinstance(saved["use_audio"], bool):
-                raise ValueError(f"it has the keys {', '.join(sorted(saved))}")
-            for key, count in keys.items():
-                values = saved[key]
-                if not isinstance(values, list | tuple) or len(values) != count or not all(map(_is_number, values)):
-                    raise ValueError(f"{key} is {values!r}")
-            if not all(isinstance(value, int) for value in (*saved["size"], saved["max_pixels"])):
-                raise ValueError("size and max_pixels are whole numbers")
-            height, width = saved["size"]
-            mean, std = tuple(map(float, saved["mean"])), tuple(map(float, saved["std"]))
-            return cls((height, width), mean, std, saved["max_pixels"], saved["use_audio"])
-        except (ValueError, TypeError) as problem:
-            raise DataError(
-                f"saved preprocessing is unusable: {problem}.",
-                'Expected {"size": [height, width], "mean": [...], "std": [...], "max_pixels": int, "use_audio": ...}.',
-            ) from None
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def sound_beside(picture: Path) -> Path | None:

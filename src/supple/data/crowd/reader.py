@@ -1,4 +1,7 @@
-"""Crowds: pictures in `images/`, their heads in `points.json`, perhaps a sound for each. A folder, or a zip of one."""
+"""Crowds: pictures in `images/`, their heads in `points.json`, perhaps a sound for each; and DISCO as it is published.
+
+A folder, or a zip of one.
+"""
 
 import json
 from collections.abc import Sequence
@@ -8,11 +11,10 @@ from typing import Any
 
 from supple.data._io.decode import SUFFIXES as IMAGES
 from supple.data._io.decode import header
-from supple.data._io.paths import wanted
-from supple.data._io.tree import Files, Source, content, files_below, read_bytes
+from supple.data._io.paths import Files, Source, files_below, read_bytes, wanted
 from supple.data.audio.sound import SUFFIXES as SOUNDS
 from supple.data.classification.folder import split_by_seed
-from supple.data.crowd.sample import CrowdSample
+from supple.data.crowd.dataset import CrowdSample
 from supple.data.parts import Collection, Part
 from supple.data.settings import Seed, Share
 from supple.errors import DataError
@@ -96,7 +98,7 @@ def alike(samples: Sequence[CrowdSample]) -> None:
 
 def crowd_sample(picture: Source, name: str, entry: Any, where: str) -> CrowdSample:
     """One entry of the list, held against its picture as it is shown, upright: all heads lie inside it."""
-    width, height = header(*content(picture, 2**62))
+    width, height = header(picture, 2**62)
     given = entry.get("width", width), entry.get("height", height)
     if given != (width, height):
         cause = f"{where}: {name} is {given[0]} x {given[1]}, but the picture has {width} x {height} pixels."
@@ -143,3 +145,45 @@ def sounds_below(files: Files, folder: tuple[str, ...]) -> dict[str, Source]:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < FARTHEST  # nan is not
+
+
+# DISCO (Hu et al. 2020): 1,935 pictures of crowds with a second of sound each, and the density maps of their heads.
+
+PICTURES, RECORDINGS, MAPS = ("imgs", "images"), ("auds", "audio", "audios"), ("density", "density_maps")
+DISCO = "Expected imgs/ID.jpg, auds/ID.wav, density/train/ID.mat, density/val/ and density/test/: its three archives."
+
+
+def disco(
+    *,
+    root: str | None = None,  # a folder or a zip; looked for here, in the folders of $SUPPLE_DATA and in ./data
+) -> Collection:
+    """As it is published: the folder that a map lies in is the split. The number of heads is the sum of the map.
+
+    The published maps lose what lies outside the picture, and so do the numbers; they may differ from the number of
+    points by a head or two.
+    """
+    place = wanted(root, "disco", ROOT)
+    files, _ = files_below(place, (*IMAGES, *SOUNDS, ".mat"))
+    pictures, sounds = _by_stem(files, PICTURES, IMAGES), _by_stem(files, RECORDINGS, SOUNDS)
+    parts: dict[str, list[CrowdSample]] = {part: [] for part in PARTS}
+    for path, source in sorted(files.items()):
+        if path[-1].lower().endswith(".mat") and len(path) > 2 and path[-2] in PARTS and path[-3] in MAPS:
+            stem = Path(path[-1]).stem
+            if stem not in pictures:
+                raise DataError(f"{place}: there is no picture {stem}.jpg for {'/'.join(path)}.", DISCO)
+            parts[path[-2]].append(CrowdSample(pictures[stem], 0, 0, stored=source, sound=sounds.get(stem)))
+    if not any(parts.values()):
+        raise DataError(f"{place} has no density maps.", DISCO)
+    every = [sample for samples in parts.values() for sample in samples]
+    alike(every)
+    if every[0].sound is None:
+        raise DataError(f"{place} has no sounds.", DISCO)
+    return collection(parts, str(place))
+
+
+def _by_stem(files: Files, folders: tuple[str, ...], endings: tuple[str, ...]) -> dict[str, Source]:
+    return {
+        Path(path[-1]).stem: source
+        for path, source in files.items()
+        if path[-1].lower().endswith(endings) and any(folder in path[:-1] for folder in folders)
+    }

@@ -4,19 +4,16 @@
 `val.json` is the test part; validation pictures are taken from the training pictures.
 """
 
-import hashlib
 import json
 import math
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from supple.data._io.decode import SUFFIXES
-from supple.data._io.paths import wanted
-from supple.data._io.tree import Source, files_below, read_bytes
-from supple.data.detection.dataset import Picture
+from supple.data._io.paths import Source, files_below, read_bytes, wanted
+from supple.data.detection.dataset import Picture, Pictures
 from supple.data.detection.masks import check
 from supple.errors import DataError
 from supple.text import say
@@ -25,14 +22,6 @@ PARTS = {"train": ("train.json", "instances_train2017.json"), "val": ("val.json"
 LAYOUT = "Expected images/ and annotations/train.json and val.json, or COCO's own names."
 SLACK = 1.0  # pixels that a box may lie outside its picture: rounding
 THINNEST = 0.01  # pixels of a box's side
-
-
-class Pictures(NamedTuple):
-    """What a reader of pictures with objects gives."""
-
-    train: list[Picture]
-    test: list[Picture]
-    classes: tuple[str, ...]
 
 
 def coco(
@@ -76,15 +65,6 @@ def read_coco(root: Path, skip_broken: bool) -> tuple[dict[str, list[Picture]], 
         parts[part] = [_picture(entry, source, objects[number]) for number, (entry, source) in sources.items()]
         broken += bad
     return parts, tuple(categories["train"].values()), broken
-
-
-def fingerprint_of(parts: Iterable[list[Picture]]) -> str:
-    """Of the list of pictures and objects."""
-    digest = hashlib.sha256()
-    for part in parts:
-        for one in part:
-            digest.update(f"{one.name} {one.labels.tolist()}\n".encode())
-    return digest.hexdigest()[:16]
 
 
 def _document(source: Source, where: str) -> tuple[dict[str, Any], str]:
