@@ -28,8 +28,8 @@ _SERIES = (("#2f6fb5", "o"), ("#d97a2b", "s"), ("#2e9475", "^"), ("#8a5fb8", "D"
 _POINTS = LinearSegmentedColormap.from_list("cheap to full", ["#4fae93", "#3d8fbf", "#666bcf"])
 _PANEL = (5.0, 3.7)  # inches
 
-# Draws on its axes; what it gives back places the names, and is called when the layout is settled.
-Panel = Callable[[Axes], Callable[[], None]]
+# Draws on its axes; what it gives back, if anything, places the names, and is called when the layout is settled.
+Panel = Callable[[Axes], Callable[[], None] | None]
 
 
 def draw_ladder(ladder: Ladder, path: Path, title: str = "") -> Path:
@@ -265,7 +265,7 @@ def render(
         finish = [panel(axes) for axes, panel in zip(every, panels)]
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # from here on a pixel stays where it is
-        for place_names in finish:
+        for place_names in filter(None, finish):
             place_names()
         buffer = io.BytesIO()
         nothing = {"svg": ("Creator", "Date", "Format", "Type"), "png": ("Software",)}[format]
