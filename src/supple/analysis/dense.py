@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -36,6 +36,10 @@ class Dependencies:
 
     weights: Tensor
     count: int  # of images
+
+    def readable(self) -> list[list[float]]:
+        """The weights of what there was to read: one for the first layer, two for the second, ..."""
+        return [row[: layer + 1] for layer, row in enumerate(self.weights.tolist())]
 
 
 def dependencies(
@@ -86,15 +90,18 @@ def analyse_dense(subject: Subject, *, on_progress: OnProgress | None = None) ->
     every = found["all"]
     assert every is not None
     must_be_finite(every.weights, subject)
-    rows = [
-        [kind, layer + 1, activation, f"{float(each.weights[layer, activation]):.6g}"]
+    maps = {
+        kind: None if each is None else {"images": each.count, "weights": each.readable()}
         for kind, each in found.items()
-        if each is not None
-        for layer in range(len(each.weights))
-        for activation in range(layer + 1)
+    }
+    rows = [
+        [kind, layer, activation, f"{weight:.6g}"]
+        for kind, each in found.items()
+        for layer, weights in enumerate(each.readable() if each else (), 1)
+        for activation, weight in enumerate(weights)
     ]
     return Finding(
-        {"images": every.count, "maps": {kind: _facts(each) for kind, each in found.items()}},
+        {"images": every.count, "maps": maps},
         _text(every),
         {
             "dependencies.png": draw_dependencies(found, "What each layer reads (read down a column; %)"),
@@ -103,18 +110,10 @@ def analyse_dense(subject: Subject, *, on_progress: OnProgress | None = None) ->
     )
 
 
-def _facts(found: Dependencies | None) -> dict[str, Any] | None:
-    if found is None:
-        return None
-    layers = [row[: layer + 1] for layer, row in enumerate(found.weights.tolist())]  # what there was to read
-    return {"images": found.count, "weights": layers}
-
-
 def _text(found: Dependencies) -> str:
     rows = []
-    for layer, row in enumerate(found.weights.tolist()):
-        readable = row[: layer + 1]
-        most = max(range(len(readable)), key=readable.__getitem__)
-        before, first, largest = (f"{100 * readable[place]:.0f}" for place in (layer, 0, most))
+    for layer, weights in enumerate(found.readable()):
+        most = max(range(len(weights)), key=weights.__getitem__)
+        before, first, largest = (f"{100 * weights[place]:.0f}" for place in (layer, 0, most))
         rows.append((f"T{layer + 1}", before, first, str(most), largest))
     return table(("layer", "the one before %", "patch encoding (0) %", "most from", "that is %"), rows)
