@@ -12,6 +12,7 @@ profiler saw: Keras builds attention from einsum, which that profiler does not k
 
 import math
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,17 +75,13 @@ def paper_costs(model: FlexibleModel, points: Iterable[Point]) -> list[PaperCost
 def paper_flops(module: nn.Module, *inputs: Any) -> int:
     """Operations of one call, in the paper's count."""
     counter = Counter()
-    hooks = []
-    for part in module.modules():
-        if isinstance(part, SelfAttention):
-            hooks.append(part.register_forward_pre_hook(counter.enter))
-            hooks.append(part.register_forward_hook(counter.leave, always_call=True))
-    try:
+    with ExitStack() as hooks:
+        for part in module.modules():
+            if isinstance(part, SelfAttention):
+                hooks.enter_context(part.register_forward_pre_hook(counter.enter))
+                hooks.enter_context(part.register_forward_hook(counter.leave, always_call=True))
         with counter:
             module(*inputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
     return counter.total
 
 
@@ -126,13 +123,10 @@ def _pool(output: Tensor, input: Tensor, kernel_size: int | tuple[int, ...], *_:
 
 
 def _adaptive_pool(output: Tensor, input: Tensor, *_: Any, **__: Any) -> int:
-    seen = [_windows(before, after) for before, after in zip(input.shape[-2:], output.shape[-2:])]
-    return math.prod(output.shape[:-2]) * math.prod(seen)
-
-
-def _windows(before: int, after: int) -> int:
-    """The sizes of the windows of an adaptive pool, added up along one side."""
-    return sum(-(-(i + 1) * before // after) - i * before // after for i in range(after))
+    seen = math.prod(output.shape[:-2])
+    for before, after in zip(input.shape[-2:], output.shape[-2:]):  # the sizes of its windows, added up along a side
+        seen *= sum(-(-(i + 1) * before // after) - i * before // after for i in range(after))
+    return seen
 
 
 def _mean(output: Tensor, input: Tensor, *_: Any, **__: Any) -> int:
