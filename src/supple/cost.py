@@ -5,7 +5,7 @@ Counting runs on the meta device, without weights or arithmetic, so any network 
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -38,17 +38,15 @@ def on_meta(model: M) -> M:
     return copy.deepcopy(model, {**empty, **parameters}).to("meta").eval()
 
 
-def _skip_norms(model: nn.Module) -> None:
-    """Batch norms take no multiply-adds that are counted, and most of the time of a run on the meta device."""
-    for module in model.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            module.forward = lambda input: input  # type: ignore[method-assign]
+def meta_input(model: FlexibleModel) -> Any:
+    """One sample without values, for a copy of the model that is on the meta device."""
+    assert model.input_shape is not None, "a model to profile knows the shape of its input"
+    return example(model.input_shape, make=torch.empty, device="meta")
 
 
 def mean_macs(model: FlexibleModel, points: Sequence[Point]) -> int:
     """Of one sample, each point run alone."""
-    assert model.input_shape is not None
-    bare, x = on_meta(model), example(model.input_shape, make=torch.empty, device="meta")
+    bare, x = on_meta(model), meta_input(model)
     each = {point: count_macs(lambda point=point: bare(x, point)) for point in set(points)}  # type: ignore[misc]
     return round(sum(each[point] for point in points) / len(points))
 
@@ -72,11 +70,10 @@ def profile(model: FlexibleModel, points: Iterable[AnyPoint] | None = None) -> l
     way. `params`: parameters that the run uses. `extra_params`: parts used in training only. Where the cost depends on
     the sample, `macs` is the ceiling too (`macs_worst`) until an evaluation puts the mean in its place.
     """
-    shape = model.input_shape
-    assert shape is not None, "a model to profile knows the shape of its input"
-    model = on_meta(model)
-    _skip_norms(model)
-    x = example(shape, make=torch.empty, device="meta")
+    model, x = on_meta(model), meta_input(model)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):  # nothing that is counted, but most of the time of a run on meta
+            module.forward = lambda input: input  # type: ignore[method-assign]
     rows = []
     for point in model.order(points if points is not None else (*model.points, *model.settled)):
         passed = [p for p in model.points if model.rank(p) <= model.rank(point)]

@@ -66,14 +66,12 @@ def _apart(log_student: Tensor, log_teacher: Tensor, kind: str) -> Tensor:
     """
     log_teacher = log_teacher.detach()
     if kind == "kl":
-        each = (log_teacher.exp() * (log_teacher - log_student)).sum(1)
-    elif kind == "ce":
-        each = -(log_teacher.exp() * log_student).sum(1)
-    elif kind == "reverse_kl":
-        each = (log_student.exp() * (log_student - log_teacher)).sum(1)
-    else:
-        raise RecipeError(f'there is no distillation kind "{kind}".', did_you_mean(kind, get_args(Kind)))
-    return each.mean()
+        return F.kl_div(log_student, log_teacher, reduction="batchmean", log_target=True)
+    if kind == "ce":
+        return -(log_teacher.exp() * log_student).sum(1).mean()
+    if kind == "reverse_kl":
+        return F.kl_div(log_teacher, log_student, reduction="batchmean", log_target=True)
+    raise RecipeError(f'there is no distillation kind "{kind}".', did_you_mean(kind, get_args(Kind)))
 
 
 def distill(

@@ -3,6 +3,7 @@
 import os
 import platform
 from functools import cache
+from pathlib import Path
 
 # What decides which arithmetic is fast, by the names that /proc/cpuinfo gives it (x86, then Arm).
 _INSTRUCTIONS = {
@@ -48,13 +49,9 @@ def _processor() -> str:
     return next(names, platform.processor() or platform.machine())
 
 
-@cache
 def _cpuinfo() -> str:
-    try:
-        with open("/proc/cpuinfo") as file:
-            return file.read()
-    except OSError:
-        return ""
+    path = Path("/proc/cpuinfo")
+    return path.read_text() if path.is_file() else ""
 
 
 def cores() -> int:

@@ -10,9 +10,9 @@ SL-ViT does not state this convention. It is the one that meets its figures, and
 profiler saw: Keras builds attention from einsum, which that profiler does not know. The paper calls the unit FLOPS.
 """
 
-import copy
 import math
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,10 +22,10 @@ from torch.overrides import TorchFunctionMode
 
 from supple.backbones.classifier import swap
 from supple.backbones.protocols import classifier_of
-from supple.cost import count_macs, on_meta
+from supple.cost import count_macs, meta_input, on_meta
 from supple.errors import RecipeError
 from supple.methods.branches import SelfAttention
-from supple.model import FlexibleModel, example
+from supple.model import FlexibleModel
 from supple.point import Point
 from supple.recipe import Recipe
 
@@ -46,8 +46,7 @@ def published_costs(model: FlexibleModel, points: Iterable[Point], recipe: Recip
 
 def macs_and_norms(model: FlexibleModel, point: Point) -> int:
     """Multiply-adds of one sample and the values that its layer norms give (SiDT, table I)."""
-    assert model.input_shape is not None, "a model to profile knows the shape of its input"
-    bare, x = on_meta(model.extract(point)), example(model.input_shape, make=torch.empty, device="meta")
+    bare, x = on_meta(model.extract(point)), meta_input(model)
     norms: list[int] = []
     for part in bare.modules():
         if isinstance(part, nn.LayerNorm):
@@ -57,19 +56,16 @@ def macs_and_norms(model: FlexibleModel, point: Point) -> int:
 
 def paper_costs(model: FlexibleModel, points: Iterable[Point]) -> list[PaperCost]:
     """The costs of points in SL-ViT's count, in the order given."""
-    network, shape = model.backbone, model.input_shape
-    assert shape is not None, "a model to profile knows the shape of its input"
+    network = model.backbone
     classifier = None if network is None else classifier_of(network)
-    if classifier is None:
+    if network is None or classifier is None:
         raise RecipeError(
             f"--count paper cannot tell which layer is the classifier of {type(network or model).__name__}.",
             "It is for those of SL-ViT (resnet_v1, densenet, inception_v3, audiocsrnet) and SiDT. Leave --count out.",
         )
-    model = copy.deepcopy(model).to("meta").eval()
-    x = example(shape, make=torch.empty, device="meta")
+    model, x = on_meta(model), meta_input(model)
     flops = [paper_flops(model, x, point) for point in points]
-    bare = copy.deepcopy(model.backbone)
-    assert isinstance(bare, nn.Module)
+    bare = on_meta(network)
     swap(bare, classifier, nn.Identity())
     whole = paper_flops(bare, x)
     return [PaperCost(count, whole / count) for count in flops]
@@ -79,17 +75,13 @@ def paper_costs(model: FlexibleModel, points: Iterable[Point]) -> list[PaperCost
 def paper_flops(module: nn.Module, *inputs: Any) -> int:
     """Operations of one call, in the paper's count."""
     counter = Counter()
-    hooks = []
-    for part in module.modules():
-        if isinstance(part, SelfAttention):
-            hooks.append(part.register_forward_pre_hook(counter.enter))
-            hooks.append(part.register_forward_hook(counter.leave, always_call=True))
-    try:
+    with ExitStack() as hooks:
+        for part in module.modules():
+            if isinstance(part, SelfAttention):
+                hooks.enter_context(part.register_forward_pre_hook(counter.enter))
+                hooks.enter_context(part.register_forward_hook(counter.leave, always_call=True))
         with counter:
             module(*inputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
     return counter.total
 
 
@@ -131,13 +123,10 @@ def _pool(output: Tensor, input: Tensor, kernel_size: int | tuple[int, ...], *_:
 
 
 def _adaptive_pool(output: Tensor, input: Tensor, *_: Any, **__: Any) -> int:
-    seen = [_windows(before, after) for before, after in zip(input.shape[-2:], output.shape[-2:])]
-    return math.prod(output.shape[:-2]) * math.prod(seen)
-
-
-def _windows(before: int, after: int) -> int:
-    """The sizes of the windows of an adaptive pool, added up along one side."""
-    return sum(-(-(i + 1) * before // after) - i * before // after for i in range(after))
+    seen = math.prod(output.shape[:-2])
+    for before, after in zip(input.shape[-2:], output.shape[-2:]):  # the sizes of its windows, added up along a side
+        seen *= sum(-(-(i + 1) * before // after) - i * before // after for i in range(after))
+    return seen
 
 
 def _mean(output: Tensor, input: Tensor, *_: Any, **__: Any) -> int:

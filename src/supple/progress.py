@@ -4,8 +4,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, ProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
 
 from supple.tasks import get_metric
 from supple.text import duration, say
@@ -14,13 +17,16 @@ if TYPE_CHECKING:
     from supple.scoring import Score
 
 
+def _bar(*columns: ProgressColumn, quiet: bool, transient: bool = False) -> Bar:
+    """One that shows nothing where there is no terminal."""
+    disable = quiet or not sys.stderr.isatty()
+    return Bar(*columns, console=Console(stderr=True), disable=disable, transient=transient)
+
+
 @contextmanager
 def counting(total: int, text: str, quiet: bool = False) -> Iterator[Callable[[int], None]]:
     """A bar, advanced by calls with how many more are done; nothing where there is no terminal."""
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
-    with Bar(console=Console(stderr=True), disable=quiet or not sys.stderr.isatty(), transient=True) as bar:
+    with _bar(quiet=quiet, transient=True) as bar:
         task = bar.add_task(text, total=total)
         yield lambda done: bar.advance(task, done)
 
@@ -32,25 +38,16 @@ class Progress:
         self.epochs, self.steps, self.kind = epochs, steps, kind  # of the samples, in a word
         self.done, self.quiet = done, quiet
         self.started, self.first, self.samples = time.monotonic(), done, 0
-        self.bar = None
-        if not quiet and sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-            from rich.progress import Progress as Bar
-
-            rate = TextColumn("{task.fields[rate]}, ETA")
-            text = TextColumn("{task.description}")
-            self.bar = Bar(text, BarColumn(), rate, TimeRemainingColumn(), console=Console(stderr=True))
-            self.task = self.bar.add_task("", total=epochs * steps, completed=done, rate="")
+        text, rate = TextColumn("{task.description}"), TextColumn("{task.fields[rate]}, ETA")
+        self.bar = _bar(text, BarColumn(), rate, TimeRemainingColumn(), quiet=quiet)
+        self.task = self.bar.add_task("", total=epochs * steps, completed=done, rate="")
 
     def __enter__(self) -> Self:
-        if self.bar:
-            self.bar.start()
+        self.bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self.bar:
-            self.bar.stop()
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
 
     @property
     def rate(self) -> float:
@@ -63,9 +60,8 @@ class Progress:
 
     def step(self, epoch: int, loss: float, samples: int) -> None:
         self.done, self.samples = self.done + 1, self.samples + samples
-        if self.bar:
-            text = f"epoch {epoch + 1}/{self.epochs}  loss {loss:.3f}"
-            self.bar.update(self.task, completed=self.done, description=text, rate=self.pace)
+        text = f"epoch {epoch + 1}/{self.epochs}  loss {loss:.3f}"
+        self.bar.update(self.task, completed=self.done, description=text, rate=self.pace)
 
     def epoch(self, epoch: int, loss: float, scores: "Sequence[Score]", best: bool) -> None:
         if self.quiet:
@@ -76,7 +72,7 @@ class Progress:
         per_step = (time.monotonic() - self.started) / max(1, self.done - self.first)
         left = (self.epochs * self.steps - self.done) * per_step
         line += f"  {self.pace}  ETA {duration(left)}{'  (best so far)' if best else ''}"
-        if self.bar:
-            self.bar.console.print(line, highlight=False)
-        else:
+        if self.bar.disable:
             say(line)
+        else:
+            self.bar.console.print(line, highlight=False)

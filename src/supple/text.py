@@ -39,8 +39,17 @@ def millions(count: float | None) -> str:
 
 def macs(count: float | None) -> str:
     """`329 kMACs`, `12 MACs`."""
+    return _with_unit(count, "MACs")
+
+
+def size(count: int) -> str:
+    """Bytes for people: `2.34 MB`, `12 B`."""
+    return _with_unit(count, "B")
+
+
+def _with_unit(count: float | None, unit: str) -> str:
     text = quantity(count)
-    return f"{text}MACs" if text[-1].isalpha() else f"{text} MACs"
+    return f"{text}{unit}" if text[-1].isalpha() else f"{text} {unit}"
 
 
 def quantity(count: float | None) -> str:
@@ -51,16 +60,6 @@ def quantity(count: float | None) -> str:
         if abs(count) >= 0.9995 * limit:  # 999 999 is `1 M`, not `1e+03 k`
             return f"{count / limit:.3g} {unit}"
     return f"{count:g}"
-
-
-def size(count: int) -> str:
-    """Bytes for people."""
-    value = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 999.5:
-            return f"{value:.3g} {unit}"
-        value /= 1000
-    return f"{value:.3g} TB"
 
 
 def duration(seconds: float) -> str:

@@ -15,12 +15,10 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from supple import Point, checkpoint
-from supple.analysis.canvas import principal, project
 from supple.analysis.dense import dependencies
 from supple.analysis.finding import choose
-from supple.analysis.shuffle import ORDERS
+from supple.analysis.shuffle import ORDERS, Walks, densities, draw_ridges, follow, principal, project, walk
 from supple.analysis.skip import LayersRun, draw_classes, layers_run
-from supple.analysis.walks import Walks, densities, draw_ridges, follow, walk
 from supple.errors import DataError
 from supple.methods.dense import Dense
 from supple.methods.shuffle import Shuffle

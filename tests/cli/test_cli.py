@@ -479,7 +479,7 @@ def test_a_demo_that_was_interrupted_goes_on(command, monkeypatch, tmp_path):
         raise CheckpointError(f"{folder} {resume}")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("supple.cli._demo.train", train)
+    monkeypatch.setattr("supple.training.loop.train", train)
     assert "runs/demo False" in command("demo").err
     Path("runs/demo").mkdir(parents=True)
     Path("runs/demo/recipe.yaml").touch()
@@ -489,7 +489,7 @@ def test_a_demo_that_was_interrupted_goes_on(command, monkeypatch, tmp_path):
 def test_the_demo_trains_measures_predicts_and_says_what_to_try_next(command, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     short = load_recipe("pocket/digits.yaml", ["train.epochs=1", "data.limit=256"])
-    monkeypatch.setattr("supple.cli._demo.load_recipe", lambda name: short)
+    monkeypatch.setattr("supple.recipe.load_recipe", lambda name: short)
     (tmp_path / "runs/demo").mkdir(parents=True)
     said = command("demo")
     assert said.status == 0

@@ -133,13 +133,13 @@ def test_the_walk_through_a_new_data_set_trains_with_its_own_setting(tmp_path, m
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory) -> Path:
     """A folder with runs/demo inside, as `supple demo` leaves it, but trained more briefly."""
-    from supple.cli._demo import run_demo
+    from supple.cli.demo import run_demo
 
     folder = tmp_path_factory.mktemp("readme")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr(
-            "supple.cli._demo.load_recipe", lambda name: load_recipe(name, ["train.epochs=2", "train.threads=1"])
+            "supple.recipe.load_recipe", lambda name: load_recipe(name, ["train.epochs=2", "train.threads=1"])
         )
         run_demo(Path("runs/demo"), quiet=True)
     os.symlink(ROOT / "recipes", folder / "recipes")

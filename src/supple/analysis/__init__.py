@@ -1,8 +1,4 @@
-"""What goes on inside trained models: pure functions from a model and images to arrays, and pictures of these.
-
-walks.py, dependencies.py and layers_run.py compute, draw_*.py draw; shuffle.py, dense.py and skip.py put both together
-for one method each.
-"""
+"""What goes on inside trained models: pure functions from a model and images to arrays, and pictures of these."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

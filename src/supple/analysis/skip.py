@@ -1,7 +1,8 @@
 """The analysis of method skip: which layers samples run, and what that costs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -10,12 +11,11 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from supple.analysis.canvas import cells, heading, nothing_more
-from supple.analysis.finding import BATCH, Finding, OnProgress, Subject, answering, as_csv, batch
+from supple.analysis.finding import BATCH, Finding, OnProgress, Subject, answering, as_csv, batches, cells, heading
 from supple.data.parts import Dataset
 from supple.methods.skip import Skip
 from supple.point import Point
-from supple.reporting.plots import Panel, dress, point_colours, render
+from supple.reporting.plots import dress, point_colours, render
 from supple.text import millions, table
 
 
@@ -45,16 +45,13 @@ def layers_run(
     asked = model.order(points)
     found: dict[Point, list[tuple[Tensor, ...]]] = {point: [] for point in asked}
     with answering(model):
-        for some in torch.split(indices, BATCH):
-            x, y = batch(model, data, some)
+        for x, y in batches(model, data, torch.split(indices, BATCH), on_progress):
             for output in model.run(x, asked):
                 everything = torch.ones(len(y), len(model.trunk.blocks), dtype=torch.bool)  # full asks no gate
                 ran = output.aux.get("ran", everything)
                 assert output.cost is not None
                 answer = ran, y, output.logits.argmax(1) == y, output.cost
                 found[output.point].append(tuple(part.cpu() for part in answer))
-            if on_progress is not None:
-                on_progress(len(some))
     return [LayersRun(point, *(torch.cat(parts) for parts in zip(*found[point]))) for point in asked]
 
 
@@ -64,39 +61,33 @@ ACROSS = 3  # panels side by side
 def draw_classes(found: Sequence[LayersRun], classes: Sequence[str], title: str) -> bytes:
     """A table for each point: what share (%) of a class's images ran a layer."""
     layers = found[0].ran.shape[1]
-    columns = [str(n) for n in range(1, layers + 1)]
-
-    def panel(each: LayersRun) -> Panel:
-        def fill(axes: Axes) -> Callable[[], None]:
-            heading(axes, str(each.point))
-            return cells(axes, each.by_class(len(classes)).numpy(), classes, columns, ("layer", ""))
-
-        return fill
-
     size = (1.6 + 0.34 * layers, min(1.1 + 0.24 * len(classes), 8.0))
-    return render([panel(each) for each in found], "png", title, size=size, across=ACROSS)
+    panels = [partial(_classes, each, classes) for each in found]
+    return render(panels, "png", title, size=size, across=ACROSS)
+
+
+def _classes(found: LayersRun, classes: Sequence[str], axes: Axes) -> None:
+    heading(axes, str(found.point))
+    columns = [str(n) for n in range(1, found.ran.shape[1] + 1)]
+    cells(axes, found.by_class(len(classes)).numpy(), classes, columns, ("layer", ""))
 
 
 def draw_histograms(found: Sequence[LayersRun], title: str) -> bytes:
     """Bars for each point: what share of the images ran so many layers."""
-
-    def panel(each: LayersRun, colour: str) -> Panel:
-        def fill(axes: Axes) -> Callable[[], None]:
-            heading(axes, str(each.point))
-            dress(axes, "layers run")
-            axes.grid(axis="x", visible=False)
-            axes.set_ylabel("images (%)")
-            counts = each.histogram().numpy()
-            axes.bar(np.arange(len(counts)), 100 * counts / counts.sum(), width=0.8, color=colour)
-            axes.set_xlim(0.4, len(counts) - 0.4)
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12, min_n_ticks=1))
-            axes.set_ylim(0, 100)
-            return nothing_more
-
-        return fill
-
-    panels = [panel(each, colour) for each, colour in zip(found, point_colours(len(found)))]
+    panels = [partial(_bars, each, colour) for each, colour in zip(found, point_colours(len(found)))]
     return render(panels, "png", title, size=(3.2, 2.3), across=ACROSS)
+
+
+def _bars(found: LayersRun, colour: str, axes: Axes) -> None:
+    heading(axes, str(found.point))
+    dress(axes, "layers run")
+    axes.grid(axis="x", visible=False)
+    axes.set_ylabel("images (%)")
+    counts = found.histogram().numpy()
+    axes.bar(np.arange(len(counts)), 100 * counts / counts.sum(), width=0.8, color=colour)
+    axes.set_xlim(0.4, len(counts) - 0.4)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12, min_n_ticks=1))
+    axes.set_ylim(0, 100)
 
 
 CLASSES = 20  # more are left to the file

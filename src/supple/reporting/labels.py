@@ -76,7 +76,7 @@ def _sampled(path: np.ndarray, step: float) -> np.ndarray:
     pieces = [path[-1:]]
     for start, end in itertools.pairwise(path):
         count = max(1, math.ceil(float(np.hypot(*(end - start))) / step))
-        pieces.append(start + (end - start) * np.linspace(0, 1, count, endpoint=False)[:, None])
+        pieces.append(np.linspace(start, end, count, endpoint=False))
     return np.concatenate(pieces)
 
 

@@ -3,20 +3,29 @@
 import math
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from supple.files import write
-from supple.ladder import Ladder, Row
+from supple.ladder import Row
+from supple.reporting.html import STYLE, line, missing, note, section, table
 from supple.reporting.reading import Run, known, read_run
-from supple.reporting.style import STYLE
 from supple.tasks import get_metric
-from supple.text import duration, millions, quantity
+from supple.text import duration, millions, quantity, some
+
+if TYPE_CHECKING:
+    from supple.reporting.plots import Panel
 
 # The browser itself refuses whatever would leave the file.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _NAMES = 200  # class names listed by name
+_CAPTIONS = {
+    "macs": "Score against counted cost",
+    "p50_ms": "Score against measured time",
+    "score": "Validation score of every point",
+    "loss": "Training loss of every point",
+}
 
 
 def write_report(folder: Path) -> Path:
@@ -26,7 +35,7 @@ def write_report(folder: Path) -> Path:
     folder = Path(folder)
     run = read_run(folder)
     text = _page(run)
-    if run.ladder is not None and ladder_panels(run.ladder):
+    if ladder_panels(run.ladder):
         draw_ladder(run.ladder, folder / "curve.png", run.name)
     return write(folder / "report.html", text)
 
@@ -61,19 +70,18 @@ def _page(run: Run) -> str:
 
 def _summary(run: Run) -> str:
     """One sentence: the best point, the cheapest point that comes close, and the cheapest point of all."""
-    rows = [row for row in run.ladder or () if known(row.score) and known(row.macs) and not row.is_group]
+    rows = [row for row in run.ladder if known(row.score) and known(row.macs) and not row.is_group]
     rows.sort(key=lambda row: row.precision != "fp32")
     rows = [row for row in rows if _series(row) == _series(rows[0])]
     if not rows:
         points = len((run.manifest or {}).get("points") or ())
         return f"One checkpoint with {points} points, not scored yet." if points else "A run that is not scored yet."
-    sign = 1 if rows[0].higher_is_better else -1
-    best = max(rows, key=lambda row: (sign * _value(row), -_cost(row)))
+    best = max(rows, key=lambda row: (_merit(row), -_cost(row)))
     share = get_metric(best.metric).unit == "%"
-    slack = 0.01 if share else 0.01 * abs(_value(best))
+    slack = 0.01 if share else 0.01 * abs(_merit(best))
     # A hair of tolerance: 0.75 - 0.74 is more than 0.01 to a computer.
-    near = min((row for row in rows if sign * (_value(best) - _value(row)) <= slack + 1e-9), key=_cost)
-    cheapest = min(rows, key=lambda row: (_cost(row), -sign * _value(row)))
+    near = min((row for row in rows if _merit(best) - _merit(row) <= slack + 1e-9), key=_cost)
+    cheapest = min(rows, key=lambda row: (_cost(row), -_merit(row)))
     text = f"The best point, {_name(best)}, reaches {_score(best)} at {millions(best.macs)} M MACs"
     if known(best.p50_ms) and len({row.point for row in rows}) == len(rows):  # timed in one configuration only
         text += f" in {best.p50_ms:.3g} ms"
@@ -89,63 +97,53 @@ def _summary(run: Run) -> str:
 
 
 def _ladder_section(run: Run) -> str:
-    from supple.reporting.plots import inline_svg, ladder_panels
+    from supple.reporting.plots import ladder_panels
 
-    parts = []
-    if run.ladder is None or not len(run.ladder):
-        parts.append(_missing("There is no ladder yet: no point has a cost or a score.", "supple evaluate RUN"))
-    elif not run.scored:
-        parts.append(_missing("The points have no scores yet, so there is no curve.", "supple evaluate RUN"))
-    if not run.timed:
-        parts.append(_missing("No point has been timed yet.", "supple bench RUN"))
-    if run.ladder is not None and len(run.ladder):
-        captions = {"macs": "Score against counted cost", "p50_ms": "Score against measured time"}
-        charts = {captions[cost]: inline_svg(panel, cost) for cost, panel in ladder_panels(run.ladder).items()}
-        parts += [_charts(charts), _table(run.ladder)]
-    return _section("Ladder", parts)
+    rows, parts = run.ladder.rows, []
+    if not rows:
+        parts.append(missing("There is no ladder yet: no point has a cost or a score.", "supple evaluate RUN"))
+    elif not any(known(row.score) for row in rows):
+        parts.append(missing("The points have no scores yet, so there is no curve.", "supple evaluate RUN"))
+    if not any(known(row.p50_ms) for row in rows):
+        parts.append(missing("No point has been timed yet.", "supple bench RUN"))
+    if rows:
+        parts += [_charts(ladder_panels(run.ladder)), _ladder_table(rows)]
+    return section("Ladder", parts)
 
 
-def _table(ladder: Ladder) -> str:
+def _ladder_table(rows: tuple[Row, ...]) -> str:
     """One line per row of the ladder, cheapest first; what is the same for all rows is said once, below."""
-    rows = ladder.rows
-    varying = [name for name in ("engine", "precision", "batch", "threads", "machine") if len(_values(rows, name)) > 1]
-    same = {name: _values(rows, name)[0] for name in ("engine", "precision", "batch", "threads", "machine", "n")
-            if len(_values(rows, name)) == 1}  # fmt: skip
+    said = {name: _values(rows, name) for name in ("engine", "precision", "batch", "threads", "machine", "n")}
     metrics = [get_metric(name) for name in _values(rows, "metric")]
-    label = escape(", ".join(metric.called for metric in metrics) or "score")
-    label += _unit(*{metric.unit for metric in metrics})
-    if any(not row.higher_is_better for row in rows):
-        label += " <small>lower is better</small>"
-    columns = {"MACs <small>M</small>": [millions(row.macs) for row in rows]}
+    units = {metric.unit for metric in metrics}
+    lower = "" if all(row.higher_is_better for row in rows) else "lower is better"
+    score = (", ".join(metric.called for metric in metrics) or "score", units.pop() if len(units) == 1 else "", lower)
+    columns: dict[tuple[str, ...], list[str]] = {("MACs", "M"): [millions(row.macs) for row in rows]}
     if any(row.macs_worst is not None for row in rows):
-        columns["worst case <small>M</small>"] = [millions(row.macs_worst) for row in rows]
-    columns["parameters"] = [quantity(row.params) for row in rows]
-    columns |= {name: [_text(getattr(row, name)) for row in rows] for name in varying}
+        columns["worst case", "M"] = [millions(row.macs_worst) for row in rows]
+    columns["parameters",] = [quantity(row.params) for row in rows]
+    for name, values in said.items():
+        if len(values) > 1 and name != "n":
+            columns[name,] = [_text(getattr(row, name)) for row in rows]
     if any(known(row.p50_ms) for row in rows):
-        columns["p50 <small>ms</small>"] = [_digits(row.p50_ms) for row in rows]
-        columns["p95 <small>ms</small>"] = [_digits(row.p95_ms) for row in rows]
-    columns[label] = [_figure(row) for row in rows]
+        columns["p50", "ms"] = [_digits(row.p50_ms) for row in rows]
+        columns["p95", "ms"] = [_digits(row.p95_ms) for row in rows]
+    columns[score] = [_figure(row) for row in rows]
     for name in dict.fromkeys(name for row in rows for name in row.extra_metrics or ()):
         metric = get_metric(name)
-        figures = [_shown((row.extra_metrics or {}).get(name), name) for row in rows]
-        columns[escape(metric.called) + _unit(metric.unit)] = figures
+        columns[metric.called, metric.unit] = [_shown((row.extra_metrics or {}).get(name), name) for row in rows]
 
-    head = "".join(f'<th scope="col" class="number">{name}</th>' for name in columns)
     body = []
-    for i, row in enumerate(rows):
-        remark = _remark(row, rows)
-        repeated = i > 0 and rows[i - 1].point == row.point and _remark(rows[i - 1], rows) == remark
-        small = f"<small>{escape(remark)}</small>" if remark and not repeated else ""
-        cells = "".join(f'<td class="number">{escape(column[i])}</td>' for column in columns.values())
+    remarks = [_remark(row, rows) for row in rows]
+    for i, (row, remark) in enumerate(zip(rows, remarks)):
+        repeated = i > 0 and rows[i - 1].point == row.point and remarks[i - 1] == remark
         inner = i + 1 < len(rows) and rows[i + 1].point == row.point  # no rule between the lines of one point
         kind = " ".join(name for name, holds in (("dominated", remark), ("inner", inner)) if holds)
-        body.append(f'<tr class="{kind}"><td>{escape(row.point)}{small}</td>{cells}</tr>\n')
-    words = {"batch": "batch {}", "threads": "{} threads", "machine": "on {}", "n": "scored on {:,} samples"}
-    below = ", ".join(escape(words.get(name, "{}").format(value)) for name, value in same.items())
-    return (
-        f'<div class="wide"><table class="ladder"><thead><tr><th scope="col">point</th>{head}</tr></thead>\n'
-        f'<tbody>\n{"".join(body)}</tbody></table></div>\n<p class="note">{below}</p>'
-    )
+        body.append(line(row.point, [column[i] for column in columns.values()], "" if repeated else remark, kind))
+    threads = "{} thread" if said["threads"] == [1] else "{} threads"
+    words = {"batch": "batch {}", "threads": threads, "machine": "on {}", "n": "scored on {:,} samples"}
+    below = ", ".join(words.get(name, "{}").format(*values) for name, values in said.items() if len(values) == 1)
+    return f"{table('ladder', [('point',), *columns], body)}\n{note(below)}"
 
 
 def _remark(row: Row, rows: tuple[Row, ...]) -> str:
@@ -155,8 +153,7 @@ def _remark(row: Row, rows: tuple[Row, ...]) -> str:
     winners = [other for other in rivals if other.beats(row, cost)]
     if not winners:
         return ""
-    sign = 1 if row.higher_is_better else -1
-    winner = max(winners, key=lambda other: (sign * _value(other), -getattr(other, cost)))
+    winner = max(winners, key=lambda other: (_merit(other), -getattr(other, cost)))
     if getattr(winner, cost) == getattr(row, cost):
         return f"worse than {winner.point} at the same cost"
     verb = "no better" if winner.score == row.score else "worse"
@@ -171,35 +168,30 @@ def _policy_section(run: Run) -> str:
         return ""
     if run.stale:
         text = "policy.json was calibrated for other weights than this run has."
-        return _section("Stopping when sure", [_missing(text, "supple calibrate RUN --budget-macs 0.5x")])
-    return _section("Stopping when sure", policy_parts(run.policy))
+        return section("Stopping when sure", [missing(text, "supple calibrate RUN --budget-macs 0.5x")])
+    return section("Stopping when sure", policy_parts(run.policy))
 
 
 def _training_section(run: Run) -> str:
-    from supple.reporting.plots import inline_svg, training_panels
+    from supple.reporting.plots import training_panels
 
     parts = []
     if run.metrics:
-        captions = {"score": "Validation score of every point", "loss": "Training loss of every point"}
-        charts = {captions[name]: inline_svg(panel, name) for name, panel in training_panels(run.metrics).items()}
-        parts.append(_charts(charts))
+        parts.append(_charts(training_panels(run.metrics)))
     else:
-        parts.append(
-            _missing("There are no training curves: metrics.jsonl is missing or empty.", "supple train RECIPE")
-        )
+        parts.append(missing("There are no training curves: metrics.jsonl is missing or empty.", "supple train RECIPE"))
     if run.broken:
-        lines = "1 line" if run.broken == 1 else f"{run.broken} lines"
-        parts.append(f'<p class="note">Left out: {lines} of metrics.jsonl that could not be read.</p>')
-    return _section("Training", parts)
+        parts.append(note(f"Left out: {some(run.broken, 'line')} of metrics.jsonl that could not be read."))
+    return section("Training", parts)
 
 
 def _recipe_section(run: Run) -> str:
     recipe = (run.manifest or {}).get("recipe")
     if not recipe:
         why = "manifest.json is missing" if run.manifest is None else "manifest.json holds none"
-        return _section("Recipe", [_missing(f"The resolved recipe is not known: {why}.", "supple train RECIPE")])
+        return section("Recipe", [missing(f"The resolved recipe is not known: {why}.", "supple train RECIPE")])
     text = yaml.safe_dump(recipe, sort_keys=False, default_flow_style=None, allow_unicode=True, width=100)
-    return _section("Recipe", [f"<pre>{escape(text)}</pre>"])
+    return section("Recipe", [f"<pre>{escape(text)}</pre>"])
 
 
 def _facts_section(run: Run) -> str:
@@ -214,11 +206,17 @@ def _facts_section(run: Run) -> str:
     if isinstance(shape, list) and shape:
         inputs = shape if isinstance(shape[0], list) else [shape]
         facts["input"] = escape(", ".join(" × ".join(map(str, sides)) for sides in inputs))
-    machines = sorted({str(row.machine) for row in run.ladder or () if row.machine})
+    machines = sorted({str(row.machine) for row in run.ladder if row.machine})
     if machines:
         facts["machine"] = escape(", ".join(machines))
     if run.metrics:
-        facts |= _training_facts(run.metrics)
+        facts["epochs"] = f"{run.metrics[-1]['epoch']:,}"
+    kept = [entry["epoch"] for entry in run.metrics if entry.get("selected") is True]
+    if kept:
+        facts["best epoch"] = f"{kept[-1]:,}"
+    seconds = [entry["seconds"] for entry in run.metrics if known(entry.get("seconds"))]
+    if seconds:
+        facts["training time"] = f"{duration(seconds[-1])} ({seconds[-1]:,.0f} s)"
     if isinstance(manifest.get("versions"), dict):
         facts["versions"] = escape(", ".join(f"{name} {version}" for name, version in manifest["versions"].items()))
     if isinstance(manifest.get("files"), dict):
@@ -230,42 +228,27 @@ def _facts_section(run: Run) -> str:
     parts = [f'<table class="facts"><tbody>\n{lines}</tbody></table>'] if facts else []
     if run.manifest is None:
         text = "manifest.json is missing: classes, input, versions and checksums are not known."
-        parts.append(_missing(text, "supple train RECIPE"))
-    return _section("Facts", parts)
-
-
-def _training_facts(metrics: list[dict[str, Any]]) -> dict[str, str]:
-    seconds = [line["seconds"] for line in metrics if known(line.get("seconds"))]
-    facts = {"epochs": f"{metrics[-1]['epoch']:,}"}
-    kept = [line["epoch"] for line in metrics if line.get("selected") is True]
-    if kept:
-        facts["best epoch"] = f"{kept[-1]:,}"
-    if seconds:
-        facts["training time"] = f"{duration(seconds[-1])} ({seconds[-1]:,.0f} s)"
-    return facts
+        parts.append(missing(text, "supple train RECIPE"))
+    return section("Facts", parts)
 
 
 # --- pieces of HTML and text ---
 
 
-def _section(title: str, parts: list[str]) -> str:
-    return f"<section>\n<h2>{title}</h2>\n" + "\n".join(part for part in parts if part) + "\n</section>\n"
+def _charts(panels: "dict[str, Panel]") -> str:
+    from supple.reporting.plots import inline_svg
 
-
-def _missing(what: str, command: str) -> str:
-    return f'<p class="missing">{escape(what)} This adds it: <code>{escape(command)}</code></p>'
-
-
-def _charts(charts: dict[str, str]) -> str:
     figures = []
-    for caption, svg in charts.items():
-        named = svg.replace("<svg", f'<svg role="img" aria-label="{caption}"', 1)
-        figures.append(f"<figure><figcaption>{caption}</figcaption>\n{named}\n</figure>")
+    for name, panel in panels.items():
+        caption = _CAPTIONS[name]
+        svg = inline_svg(panel, name).replace("<svg", f'<svg role="img" aria-label="{caption}"', 1)
+        figures.append(f"<figure><figcaption>{caption}</figcaption>\n{svg}\n</figure>")
     return '<div class="charts">\n' + "\n".join(figures) + "\n</div>" if figures else ""
 
 
-def _value(row: Row) -> float:
-    return math.nan if row.score is None else row.score
+def _merit(row: Row) -> float:
+    """The score, signed so that more is better."""
+    return math.nan if row.score is None else row.score if row.higher_is_better else -row.score
 
 
 def _cost(row: Row) -> float:
@@ -307,11 +290,6 @@ def _figure(row: Row) -> str:
 def _shown(value: float | None, name: str | None) -> str:
     metric = get_metric(name)
     return "-" if value is None else f"{metric.scale * value:.1f}" if metric.unit else _digits(value)
-
-
-def _unit(*units: str) -> str:
-    """The unit of a column, if all its figures have the same."""
-    return f" <small>{units[0]}</small>" if len(units) == 1 and units[0] else ""
 
 
 def _score(row: Row) -> str:

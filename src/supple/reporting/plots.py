@@ -1,6 +1,7 @@
 """Curves of a run: score against cost, and training per point. Drawn on figures of their own, without pyplot."""
 
 import io
+import itertools
 import math
 import re
 import warnings
@@ -21,15 +22,17 @@ from supple.errors import CheckpointError, SaveError
 from supple.files import write
 from supple.ladder import Ladder, Row
 from supple.reporting.labels import FONT, LABELS, MUTED, Spot, name_ends, name_spots
+from supple.reporting.reading import known
 from supple.tasks import get_metric
+from supple.text import some
 
 INK, GRID, PAPER = "#22272e", "#e3e6ea", "#ffffff"
 _SERIES = (("#2f6fb5", "o"), ("#d97a2b", "s"), ("#2e9475", "^"), ("#8a5fb8", "D"), ("#c2506b", "v"), ("#8a7a2e", "P"))
 _POINTS = LinearSegmentedColormap.from_list("cheap to full", ["#4fae93", "#3d8fbf", "#666bcf"])
 _PANEL = (5.0, 3.7)  # inches
 
-# Draws on its axes; what it gives back places the names, and is called when the layout is settled.
-Panel = Callable[[Axes], Callable[[], None]]
+# Draws on its axes; what it gives back, if anything, places the names, and is called when the layout is settled.
+Panel = Callable[[Axes], Callable[[], None] | None]
 
 
 def draw_ladder(ladder: Ladder, path: Path, title: str = "") -> Path:
@@ -37,7 +40,10 @@ def draw_ladder(ladder: Ladder, path: Path, title: str = "") -> Path:
     panels = list(ladder_panels(ladder).values())
     if not panels:
         raise CheckpointError("this ladder has no scores: there is nothing to draw.", "Measure: supple evaluate RUN.")
-    return write(path, render(panels, _suffix(path), title))
+    suffix = path.suffix.lower()
+    if suffix not in (".png", ".svg"):
+        raise SaveError(f'{path}: pictures are written as png or svg, not as "{path.suffix}".', "Name it curve.png.")
+    return write(path, render(panels, suffix[1:], title))
 
 
 def inline_svg(panel: Panel, prefix: str) -> str:
@@ -66,7 +72,7 @@ def point_colours(count: int) -> list[str]:
 def ladder_panels(ladder: Ladder) -> dict[str, Panel]:
     """The panels a ladder has data for, by their cost: "macs" and "p50_ms"."""
     metric = next((row.metric for row in ladder if row.score is not None), None)
-    rows = [row for row in ladder if _finite(row.score) and row.metric == metric]
+    rows = [row for row in ladder if known(row.score) and row.metric == metric]
     panels: dict[str, Panel] = {}
     for cost, series in (("macs", _counted(rows)), ("p50_ms", _timed(rows))):
         if series:
@@ -78,7 +84,7 @@ def training_panels(metrics: Sequence[dict[str, Any]]) -> dict[str, Panel]:
     """The panels these metrics have data for: "score" (validation) and "loss" (training)."""
     score, loss = _per_point(metrics, "val", "score"), _per_point(metrics, "train", "loss")
     if not loss:
-        loss = {"": [(line["epoch"], line["loss"]) for line in metrics if _finite(line.get("loss"))]}
+        loss = {"": [(line["epoch"], line["loss"]) for line in metrics if known(line.get("loss"))]}
     last = metrics[-1] if metrics else {}
     metric, higher = str(last.get("metric") or "score"), bool(last.get("higher_is_better", True))
     kept = next((line["epoch"] for line in reversed(metrics) if line.get("selected") is True), None)
@@ -97,27 +103,27 @@ def training_panels(metrics: Sequence[dict[str, Any]]) -> dict[str, Panel]:
 
 def _counted(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """One series per engine and precision; timed copies of a point count once, and equal series are one."""
-    series: dict[str, list[Row]] = {}
-    for row in (row for row in rows if _finite(row.macs)):
-        known = series.setdefault(f"{row.engine}, {row.precision}", [])
-        if not any((row.point, row.macs, row.score) == (r.point, r.macs, r.score) for r in known):
-            known.append(row)
-    distinct: dict[tuple[object, ...], str] = {}
+    series: dict[str, dict[tuple[object, ...], Row]] = {}
+    for row in rows:
+        if known(row.macs):
+            members = series.setdefault(f"{row.engine}, {row.precision}", {})
+            members.setdefault((row.point, row.macs, row.score), row)
+    distinct: dict[frozenset[tuple[object, ...]], str] = {}
     for name, members in series.items():
-        distinct.setdefault(tuple(sorted((r.point, r.macs, r.score) for r in members)), name)
-    return {name: series[name] for name in distinct.values()}
+        distinct.setdefault(frozenset(members), name)
+    return {name: list(series[name].values()) for name in distinct.values()}
 
 
 def _timed(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """One series per configuration that was timed."""
-    rows = [row for row in rows if _finite(row.p50_ms)]
-    several = {name: len({getattr(row, name) for row in rows}) > 1 for name in ("precision", "machine")}
+    rows = [row for row in rows if known(row.p50_ms)]
+    named = [name for name in ("precision", "machine") if len({getattr(row, name) for row in rows}) > 1]
     series: dict[str, list[Row]] = {}
     for row in rows:
-        parts = [row.engine, row.precision if several["precision"] else "", row.machine if several["machine"] else ""]
+        parts = [row.engine, *(getattr(row, name) for name in named)]
         parts += ["" if row.batch is None else f"batch {row.batch}"]
-        parts += ["" if row.threads is None else f"{row.threads} thread{'s' if row.threads != 1 else ''}"]
-        series.setdefault(", ".join(part for part in parts if part), []).append(row)
+        parts += ["" if row.threads is None else some(row.threads, "thread")]
+        series.setdefault(", ".join(filter(None, parts)), []).append(row)
     return series
 
 
@@ -128,16 +134,16 @@ def _draw_cost(axes: Axes, cost: str, series: dict[str, list[Row]]) -> Callable[
     dress(axes, "MACs (M)" if cost == "macs" else "time per call (ms): median, whisker to p95")
     axes.set_ylabel(_score_label(first.metric or "score", first.higher_is_better))
     every = [row for rows in series.values() for row in rows]
-    tails = [row.p95_ms for row in every if cost == "p50_ms" and row.p95_ms is not None and _finite(row.p95_ms)]
-    _cost_axis(axes, [*(unit * getattr(row, cost) for row in every), *tails])
+    tails = [row.p95_ms for row in every] if cost == "p50_ms" else []
+    _cost_axis(axes, [*(unit * getattr(row, cost) for row in every), *filter(known, tails)])
 
     spots: list[Spot] = []
     paths: list[list[tuple[float, float]]] = []
     hollow = False
-    for (name, rows), (colour, marker) in zip(series.items(), _SERIES * (1 + len(series) // len(_SERIES))):
+    for rows, (colour, marker) in zip(series.values(), itertools.cycle(_SERIES)):
         place = {row.key: (unit * getattr(row, cost), scale * (row.score or 0.0)) for row in rows}
         front = sorted(place[row.key] for row in Ladder(rows).pareto(cost))
-        axes.plot(*zip(*front), color=colour, linewidth=1.6, zorder=2, label=plain(name))
+        axes.plot(*zip(*front), color=colour, linewidth=1.6, zorder=2)
         paths.append(front)
         for row in rows:
             x, y = place[row.key]
@@ -162,8 +168,8 @@ def _draw_cost(axes: Axes, cost: str, series: dict[str, list[Row]]) -> Callable[
 
 def _whiskers(row: Row, cost: str, x: float, y: float, scale: float) -> list[tuple[float, float]]:
     """Where the thin lines of a point end: its p95, and the score's deviation over the draws of a group."""
-    ends = [(float(row.p95_ms), y)] if cost == "p50_ms" and _finite(row.p95_ms) and row.p95_ms is not None else []
-    if row.deviation is not None and _finite(row.deviation):
+    ends = [(row.p95_ms, y)] if cost == "p50_ms" and known(row.p95_ms) else []
+    if known(row.deviation):
         ends += [(x, y - scale * row.deviation), (x, y + scale * row.deviation)]
     return ends
 
@@ -183,7 +189,7 @@ def _cost_axis(axes: Axes, costs: Sequence[float]) -> None:
 def _legend(axes: Axes, names: Sequence[str], hollow: bool) -> None:
     handles = [
         Line2D([], [], color=colour, marker=marker, markersize=5, linewidth=1.6, label=plain(name))
-        for name, (colour, marker) in zip(names, _SERIES * (1 + len(names) // len(_SERIES)))
+        for name, (colour, marker) in zip(names, itertools.cycle(_SERIES))
     ]
     if hollow:
         style: dict[str, Any] = {"markerfacecolor": PAPER, "markeredgecolor": MUTED, "linestyle": ""}
@@ -204,7 +210,7 @@ def _per_point(metrics: Sequence[dict[str, Any]], part: str, value: str) -> dict
     for line in metrics:
         entries = line.get(part)
         for name, entry in entries.items() if isinstance(entries, dict) else ():
-            if isinstance(entry, dict) and _finite(entry.get(value)):
+            if isinstance(entry, dict) and known(entry.get(value)):
                 curves.setdefault(str(name), []).append((line["epoch"], entry[value]))
     return curves
 
@@ -265,7 +271,7 @@ def render(
         finish = [panel(axes) for axes, panel in zip(every, panels)]
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # from here on a pixel stays where it is
-        for place_names in finish:
+        for place_names in filter(None, finish):
             place_names()
         buffer = io.BytesIO()
         nothing = {"svg": ("Creator", "Date", "Format", "Type"), "png": ("Software",)}[format]
@@ -294,14 +300,3 @@ def _score_label(metric: str, higher: bool) -> str:
 def plain(text: str) -> str:
     """Text that is drawn as it stands: no formula between dollar signs, nothing that cannot be encoded."""
     return text.encode("utf-8", "replace").decode().replace("$", r"\$").replace("\n", " ")
-
-
-def _finite(value: object) -> bool:
-    return isinstance(value, (int, float)) and math.isfinite(value)
-
-
-def _suffix(path: Path) -> str:
-    suffix = path.suffix.lower().lstrip(".")
-    if suffix not in ("png", "svg"):
-        raise SaveError(f'{path}: pictures are written as png or svg, not as "{path.suffix}".', "Name it curve.png.")
-    return suffix

@@ -1,11 +1,11 @@
 """The policy of a run in its report: which exits it looks at, what it costs and scores, where each class stops."""
 
-from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+from supple.reporting.html import line, note, table
 from supple.reporting.plots import point_colours
-from supple.text import millions
+from supple.text import millions, some
 
 _CLASSES = 12  # listed from either end where there are more than twice as many
 
@@ -14,7 +14,7 @@ def policy_parts(document: dict[str, Any]) -> list[str]:
     """The paragraphs and tables of the section, as HTML."""
     parts = [f"<p>{_summary(document)}</p>"]
     if document["remark"]:
-        parts.append(f'<p class="note">{escape(document["remark"])}</p>')
+        parts.append(note(document["remark"]))
     parts += [_exits(document), _outcomes(document)]
     if len(document["points"]) > 1:
         parts.append(_classes(document))
@@ -24,66 +24,56 @@ def policy_parts(document: dict[str, Any]) -> list[str]:
 def _summary(document: dict[str, Any]) -> str:
     done, full = document["achieved"], document["full_cost"]
     what = "time" if document["unit"] == "ms" else "MACs"
+    target = f"--{str(document['target']['kind']).replace('_', '-')} {document['target']['given']}"
     lost = 100 * (done["full_accuracy"] - done["accuracy"])
     near = f"{abs(lost):.1f} points {'below' if lost > 0 else 'above'}" if abs(lost) >= 0.05 else "the same as"
     return (
         f"An image stops at the first exit that is sure enough of it ({escape(document['measure'].replace('_', ' '))};"
-        f" target: <code>{escape(_target(document['target']))}</code>). On images that had no part in the choice, this"
+        f" target: <code>{escape(target)}</code>). On images that had no part in the choice, this"
         f" took <strong>{100 * done['cost'] / full:.0f} %</strong> of the full model's {what} at an accuracy of"
         f" <strong>{100 * done['accuracy']:.1f} %</strong>, {near} the full model."
     )
 
 
-def _target(target: dict[str, Any]) -> str:
-    return f"--{str(target['kind']).replace('_', '-')} {target['given']}"
-
-
 def _exits(document: dict[str, Any]) -> str:
-    unit = "ms" if document["unit"] == "ms" else "M"
-    what = "time" if unit == "ms" else "MACs"
-    header = [("point", ""), ("threshold", ""), ("temperature", ""), (f"{what} to here", unit)]
+    what, unit = ("time", "ms") if document["unit"] == "ms" else ("MACs", "M")
+    header = [("point",), ("threshold",), ("temperature",), (f"{what} to here", unit)]
     header += [("accuracy", "%"), ("answers", "% expected"), ("", "achieved")]
     body = []
-    for row in document["exits"]:
-        remark = f"no better than {row['dominated_by']}" if row["dominated_by"] else ""
-        used = row["looked_at"]
+    for exit_ in document["exits"]:
+        remark = f"no better than {exit_['dominated_by']}" if exit_["dominated_by"] else ""
+        used = exit_["looked_at"]
         remark += "" if used else ", left out" if remark else "left out: it does not pay"
-        level = "-" if not used else "the rest" if row["threshold"] is None else f"{row['threshold']:.3f}"
-        cells = [
-            level,
-            f"{row['temperature']:.2f}",
-            _cost(row["cost"], document),
-            f"{100 * row['accuracy']:.1f}",
-            *(f"{100 * row[half]:.1f}" if used else "-" for half in ("expected", "achieved")),
+        figures = [
+            "-" if not used else "the rest" if exit_["threshold"] is None else f"{exit_['threshold']:.3f}",
+            f"{exit_['temperature']:.2f}",
+            _cost(exit_["cost"], document),
+            f"{100 * exit_['accuracy']:.1f}",
+            *(f"{100 * exit_[half]:.1f}" if used else "-" for half in ("expected", "achieved")),
         ]
-        small = f"<small>{escape(remark)}</small>" if remark else ""
-        numbers = "".join(f'<td class="number">{cell}</td>' for cell in cells)
-        kind = "" if used else ' class="dominated"'
-        body.append(f"<tr{kind}><td>{escape(row['point'])}{small}</td>{numbers}</tr>\n")
-    return _table("policy", header, body)
+        body.append(line(exit_["point"], figures, remark, "" if used else "dominated"))
+    return table("policy", header, body)
 
 
 def _outcomes(document: dict[str, Any]) -> str:
-    unit = "ms" if document["unit"] == "ms" else "M"
-    header = [("", ""), ("mean time" if unit == "ms" else "mean MACs", unit), ("of the full model", "%")]
-    header += [("accuracy", "%"), ("below the full model", "points"), ("images", "")]
+    what, unit = ("time", "ms") if document["unit"] == "ms" else ("MACs", "M")
+    header = [("",), (f"mean {what}", unit), ("of the full model", "%")]
+    header += [("accuracy", "%"), ("below the full model", "points"), ("images",)]
     body = []
-    for name, what in (("expected", "the half that it was found on"), ("achieved", "the other half")):
+    for name, remark in (("expected", "the half that it was found on"), ("achieved", "the other half")):
         facts = document[name]
-        cells = [
+        figures = [
             f"{_cost(facts['cost'], document)} ± {_cost(facts['cost_error'], document)}",
             f"{100 * facts['cost'] / document['full_cost']:.0f}",
             f"{100 * facts['accuracy']:.1f}",
             f"{100 * (facts['full_accuracy'] - facts['accuracy']):.1f} ± {100 * facts['drop_error']:.1f}",
             f"{facts['n']:,}",
         ]
-        numbers = "".join(f'<td class="number">{cell}</td>' for cell in cells)
-        body.append(f"<tr><td>{name}<small>{what}</small></td>{numbers}</tr>\n")
-    note = "± is one standard error."
+        body.append(line(name, figures, remark))
+    below = "± is one standard error."
     if document["unit"] == "ms":
-        threads = f"{document['threads']} thread{'' if document['threads'] == 1 else 's'}"
-        note += f" Times: one image at a time, {threads}, on {document['machine']}."
-    return f'{_table("outcomes", header, body)}\n<p class="note">{escape(note)}</p>'
+        below += f" Times: one image at a time, {some(document['threads'], 'thread')}, on {document['machine']}."
+    return f"{table('outcomes', header, body)}\n{note(below)}"
 
 
 def _classes(document: dict[str, Any]) -> str:
@@ -98,11 +88,7 @@ def _classes(document: dict[str, Any]) -> str:
         for point, colour in zip(points, colours)
     )
     body = []
-    for number, (name, counts) in enumerate(seen):
-        if hidden > 0 and _CLASSES <= number < len(seen) - _CLASSES:
-            if number == _CLASSES:
-                body.append(f'<tr class="dominated"><td>{hidden:,} more between</td><td></td><td></td></tr>\n')
-            continue
+    for name, counts in seen if hidden <= 0 else seen[:_CLASSES] + seen[-_CLASSES:]:
         shares = [100 * count / sum(counts) for count in counts]
         words = ", ".join(f"{point} {share:.0f} %" for point, share in zip(points, shares) if share)
         pieces = "".join(
@@ -114,22 +100,11 @@ def _classes(document: dict[str, Any]) -> str:
         body.append(
             f'<tr><td>{escape(name)}</td><td class="wide-cell">{bar}</td><td class="number">{sum(counts):,}</td></tr>\n'
         )
-    header = [("class", ""), ("where its images stop", ""), ("images", "")]
+    if hidden > 0:
+        body.insert(_CLASSES, f'<tr class="dominated"><td>{hidden:,} more between</td><td></td><td></td></tr>\n')
     caption = f'<p class="note">Where the images of each class stop, the early ones first: {key}</p>'
-    return f"{caption}\n{_table('classes', header, body, left=(0, 1))}"
-
-
-def _table(name: str, header: Sequence[tuple[str, str]], body: list[str], left: Sequence[int] = (0,)) -> str:
-    """`header`: the columns and their units; all are numbers but those in `left`."""
-    cells = "".join(
-        f'<th scope="col" class="{"" if place in left else "number"}">{escape(title)}'
-        f"{f' <small>{escape(unit)}</small>' if unit else ''}</th>"
-        for place, (title, unit) in enumerate(header)
-    )
-    return (
-        f'<div class="wide"><table class="{name}"><thead><tr>{cells}</tr></thead>\n'
-        f"<tbody>\n{''.join(body)}</tbody></table></div>"
-    )
+    header = [("class",), ("where its images stop",), ("images",)]
+    return f"{caption}\n{table('classes', header, body, left=(0, 1))}"
 
 
 def _cost(value: float | None, document: dict[str, Any]) -> str:

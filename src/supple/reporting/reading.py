@@ -4,7 +4,7 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from supple.errors import CheckpointError
 from supple.ladder import Ladder
@@ -17,14 +17,10 @@ class Run:
 
     name: str
     manifest: dict[str, Any] | None
-    ladder: Ladder | None
+    ladder: Ladder
     metrics: list[dict[str, Any]]
     broken: int  # lines of metrics.jsonl that could not be read
     policy: dict[str, Any] | None = None
-
-    @property
-    def scored(self) -> bool:
-        return self.ladder is not None and any(known(row.score) for row in self.ladder)
 
     @property
     def stale(self) -> bool:
@@ -33,10 +29,6 @@ class Run:
         known_weights = vouched.get("model.safetensors") if isinstance(vouched, dict) else None
         return self.policy is not None and known_weights not in (None, self.policy.get("weights"))
 
-    @property
-    def timed(self) -> bool:
-        return self.ladder is not None and any(known(row.p50_ms) for row in self.ladder)
-
 
 def read_run(folder: Path) -> Run:
     parts = ("manifest.json", "ladder.json", "metrics.jsonl")
@@ -44,11 +36,9 @@ def read_run(folder: Path) -> Run:
         what = "holds none of " + ", ".join(parts) if folder.is_dir() else "does not exist"
         raise CheckpointError(f"{folder} is not a run folder: it {what}.", "Give the folder that supple train wrote.")
     manifest = _document(folder / "manifest.json", "Restore it from a copy, or train again: supple train RECIPE.")
-    document = _document(folder / "ladder.json", "Delete it and measure again: supple evaluate RUN.")
     metrics, broken = _metrics(folder / "metrics.jsonl")
-    ladder = None if document is None else Ladder.from_json(document)
-    _check(ladder, folder / "ladder.json")
-    return Run(folder.resolve().name, manifest, ladder, metrics, broken, _policy(folder / "policy.json"))
+    ladder, policy = _ladder(folder / "ladder.json"), _policy(folder / "policy.json")
+    return Run(folder.resolve().name, manifest, ladder, metrics, broken, policy)
 
 
 def _document(path: Path, cure: str) -> dict[str, Any] | None:
@@ -61,6 +51,15 @@ def _document(path: Path, cure: str) -> dict[str, Any] | None:
     if not isinstance(document, dict):
         raise CheckpointError(f"{path} holds a {type(document).__name__}, not named values.", cure)
     return document
+
+
+def _ladder(path: Path) -> Ladder:
+    cure = "Delete it and measure again: supple evaluate RUN."
+    document = _document(path, cure)
+    try:
+        return Ladder() if document is None else Ladder.from_json(document)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error.cause}", cure) from None
 
 
 def _policy(path: Path) -> dict[str, Any] | None:
@@ -80,6 +79,9 @@ def _policy(path: Path) -> dict[str, Any] | None:
 def _check_policy(document: dict[str, Any]) -> None:
     """Refuses a policy whose figures are not numbers."""
     figures = [document["full_cost"]]
+    if document["unit"] == "ms":
+        figures.append(document["threads"])
+        str(document["machine"])
     for half in ("expected", "achieved"):
         names = ("n", "cost", "cost_error", "accuracy", "full_accuracy", "drop_error")
         figures += [document[half][name] for name in names]
@@ -96,20 +98,7 @@ def _check_policy(document: dict[str, Any]) -> None:
         raise ValueError("a figure is not a number")
     if not isinstance(document["remark"], str) or document["unit"] not in ("macs", "ms"):
         raise ValueError(f"unit {document['unit']!r}")
-    if document["unit"] == "ms":
-        str(document["machine"]), str(document["threads"])
     str(document["target"]["kind"]), str(document["target"]["given"]), list(document["classes"]["names"])
-
-
-def _check(ladder: Ladder | None, path: Path) -> None:
-    """Refuses a ladder whose figures are not numbers, before a sum fails on them."""
-    figures = ("macs", "macs_worst", "params", "p50_ms", "p95_ms", "score", "deviation", "n")
-    for row in ladder or ():
-        for name in figures:
-            value = getattr(row, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
-                cause = f'{path}: {name} of point "{row.point}" is {value!r}, not a number.'
-                raise CheckpointError(cause, "Delete it and measure again: supple evaluate RUN.")
 
 
 def _metrics(path: Path) -> tuple[list[dict[str, Any]], int]:
@@ -130,5 +119,6 @@ def _metrics(path: Path) -> tuple[list[dict[str, Any]], int]:
     return [epochs[epoch] for epoch in sorted(epochs)], broken
 
 
-def known(value: object) -> bool:
+def known(value: object) -> TypeGuard[float]:
+    """Whether a value is a finite number."""
     return isinstance(value, (int, float)) and math.isfinite(value)

@@ -9,6 +9,7 @@ import shutil
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from supple.training.step import make_fabric, set_up, to_step, training_step
 WORTH_PROBING_S = 30  # a training shorter than this is not probed
 WORTH_COMPILING_S = 600  # compiling takes a minute or two of its own
 GAIN = 0.95  # a choice must save at least 5 % of the step
+ROUNDS = 3  # timed steps
 BF16_SPEED = 1.15  # bf16 must be so many times as fast as fp32, which is the more exact
 Clock = Callable[[], float]  # seconds
 
@@ -81,18 +83,15 @@ def choose(
     return _changed(settings, chosen)
 
 
+@dataclass(frozen=True)
 class Timing:
     """Times training steps of copies of a model on one batch, by the settings of a training."""
 
-    def __init__(
-        self,
-        model: FlexibleModel,
-        points: Sequence[Point],
-        objective: Objective,
-        batch: tuple[Any, Any],
-        clock: Clock = time.perf_counter,
-    ) -> None:
-        self.model, self.points, self.objective, self.batch, self.clock = model, points, objective, batch, clock
+    model: FlexibleModel
+    points: Sequence[Point]
+    objective: Objective
+    batch: tuple[Any, Any]
+    clock: Clock
 
     def stepper(self, settings: Train) -> Callable[[], tuple[float, float]]:
         """A step on one device, at a rate that leaves the weights about where they are: its seconds, and the loss."""
@@ -109,17 +108,17 @@ class Timing:
         step()  # warm-up, and compilation
         return step
 
-    def step_s(self, settings: Train, rounds: int = 3) -> float:
+    def step_s(self, settings: Train) -> float:
         step = self.stepper(settings)
-        return statistics.median(step()[0] for _ in range(rounds))
+        return statistics.median(step()[0] for _ in range(ROUNDS))
 
-    def ratio(self, one: Train, other: Train, rounds: int = 3) -> float:
+    def ratio(self, one: Train, other: Train) -> float:
         """The time of a step by some settings over one by others, in interleaved rounds.
 
         Infinite where the first make the loss something other than a finite number.
         """
         with_it, without = self.stepper(one), self.stepper(other)
-        pairs = [(with_it(), without()[0]) for _ in range(rounds)]
+        pairs = [(with_it(), without()[0]) for _ in range(ROUNDS)]
         if not all(math.isfinite(loss) for (_, loss), _ in pairs):
             return math.inf
         return statistics.median(took for (took, _), _ in pairs) / statistics.median(took for _, took in pairs)

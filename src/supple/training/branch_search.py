@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from supple import checkpoint, files
 from supple.errors import RecipeError
 from supple.methods.branches import affordable
-from supple.model import FlexibleModel
+from supple.model import example
 from supple.recipe import Recipe, make_recipe
 from supple.text import say
 from supple.training.build import skeleton
@@ -44,7 +46,8 @@ def search(
         raise RecipeError(
             "a search needs a network cut with method.at.", "Give a recipe of method exits with at: [...]."
         )
-    classes = int(model(_example(model)).shape[-1])
+    assert model.input_shape is not None
+    classes = int(model(example(model.input_shape, 2, torch.empty, device="meta")).shape[-1])
     within = [
         {(row["d"], row["heads"]): row for row in affordable(tap, classes, d=d, heads=heads)} for tap in model.taps
     ]
@@ -62,9 +65,9 @@ def search(
         validation = selected(run)
         for exit_, allowed in enumerate(within):
             if (width, number) in allowed:
-                row, seen = allowed[width, number], validation[f"exit={exit_ + 1}"]
-                one = Try(f"exit={exit_ + 1}", width, number, row["params"], seen["score"], seen["loss"])
-                tries[exit_].append(one)
+                point = f"exit={exit_ + 1}"
+                params, seen = allowed[width, number]["params"], validation[point]
+                tries[exit_].append(Try(point, width, number, params, seen["score"], seen["loss"]))
     ranked = [sorted(one, key=lambda t: (-t.score, t.loss)) for one in tries]
     files.write(folder / FOUND, json.dumps([[vars(one) for one in exit_] for exit_ in ranked], indent=1))
     return ranked
@@ -85,10 +88,3 @@ def selected(run: Path) -> dict[str, dict[str, float]]:
     lines = [json.loads(line) for line in (run / checkpoint.METRICS).read_text().splitlines()]
     kept: dict[str, dict[str, float]] = [line for line in lines if line["selected"]][-1]["val"]
     return kept
-
-
-def _example(model: FlexibleModel) -> Any:
-    import torch
-
-    assert model.input_shape is not None
-    return torch.empty((2, *model.input_shape), device="meta")

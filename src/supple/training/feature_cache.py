@@ -89,13 +89,12 @@ def held(place: Path) -> Iterator[None]:
     """One training at a time looks after a folder of features; others wait."""
     try:
         place.mkdir(parents=True, exist_ok=True)
-        lock = (place / ".lock").open("w")
+        with (place / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
     except OSError as error:
         cure = "Choose another train.cache_features."
         raise SaveError(f"{place} cannot be written: {error.strerror}.", cure) from None
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def digest(recipe: Recipe, backbone: nn.Module) -> str:
@@ -117,24 +116,20 @@ def compute(features: Compute, parts: dict[str, ImageSet], place: Path, quiet: b
     count = sum(len(part) for part in parts.values())
     total = 2 * count * sum(cut.numel() for cut in one.outputs)
     say(f"features: {size(total)} for {count} images in {place}")
-    try:
-        free = shutil.disk_usage(place).free
-        if total > 0.9 * free:
-            raise SaveError(
-                f"the features need {size(total)}, and {place} has {size(free)} left.",
-                "Use fewer images (data.limit), cut later, or leave train.cache_features out.",
-            )
-        with counting(count, "features", quiet=quiet) as on_progress:
-            for name, part in parts.items():
-                arrays = [
-                    np.lib.format.open_memmap(_file(place, name, k), "w+", np.float16, (len(part), *cut.shape[1:]))
-                    for k, cut in enumerate(one.outputs)
-                ]
-                fill(features, part, arrays, on_progress)
-        write(place / DONE, json.dumps({"images": count, "bytes": total}))
-    except OSError as error:
-        cure = "Choose another train.cache_features."
-        raise SaveError(f"{place} cannot be written: {error.strerror}.", cure) from None
+    free = shutil.disk_usage(place).free
+    if total > 0.9 * free:
+        raise SaveError(
+            f"the features need {size(total)}, and {place} has {size(free)} left.",
+            "Use fewer images (data.limit), cut later, or leave train.cache_features out.",
+        )
+    with counting(count, "features", quiet=quiet) as on_progress:
+        for name, part in parts.items():
+            arrays = [
+                np.lib.format.open_memmap(_file(place, name, k), "w+", np.float16, (len(part), *cut.shape[1:]))
+                for k, cut in enumerate(one.outputs)
+            ]
+            fill(features, part, arrays, on_progress)
+    write(place / DONE, json.dumps({"images": count, "bytes": total}))
 
 
 def fill(features: Compute, part: ImageSet, arrays: Sequence[Array], on_progress: Callable[[int], None]) -> None:

@@ -1,17 +1,22 @@
-"""Optimizers by name: torch's, timm's, or those of an imported module, each with its own arguments."""
+"""Optimizers by name: torch's, timm's, or those of an imported module, each with its own arguments.
+
+How arguments are read and checked serves schedules too.
+"""
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
+from pydantic import BeforeValidator, TypeAdapter, ValidationError, create_model
+from pydantic.errors import PydanticSchemaGenerationError
 from torch.optim import Optimizer
 
 from supple.errors import RecipeError
+from supple.recipe import STRICT
 from supple.text import did_you_mean
-from supple.training.arguments import checked_arguments, name_and_rest, settable
 
 if TYPE_CHECKING:
     from supple.recipe import Train
@@ -22,6 +27,7 @@ OptimizerClass = Callable[..., Optimizer]
 OPTIMIZERS: dict[str, OptimizerClass] = {"sgd": partial(torch.optim.SGD, momentum=0.9)}
 # lbfgs needs the loss again inside a step, sparseadam sparse gradients; torch's muon takes only matrices (not timm's).
 UNSUITED = ("optimizer", "lbfgs", "sparseadam", "muon")
+PLAIN: dict[Any, type] = {"int": int, "float": float, "bool": bool, "str": str}  # annotations that are text
 
 
 def find_optimizer(name: str) -> OptimizerClass:
@@ -67,10 +73,7 @@ def build_optimizer(groups: list[dict[str, Any]], settings: "Train") -> Optimize
     try:
         optimizer = target(groups, lr=settings.lr, **arguments)
     except (TypeError, ValueError, RuntimeError, ImportError, AssertionError) as error:
-        said = " ".join(str(error).split())[:300] or type(error).__name__
-        raise RecipeError(
-            f"{KEY} {settings.optimizer} is refused: {said}.", f"Correct it. See {name}'s own documentation."
-        ) from None
+        raise refusal(KEY, settings.optimizer, error, f"Correct it. See {name}'s own documentation.") from None
     for group in optimizer.param_groups:
         group["initial_lr"] = group["lr"]
     return optimizer
@@ -80,3 +83,90 @@ def set_rates(optimizer: Optimizer, factor: float) -> None:
     """Each group's own base rate times the schedule's factor."""
     for group in optimizer.param_groups:
         group["lr"] = group["initial_lr"] * factor
+
+
+# --- keyword arguments of classes and functions that others wrote, by name and checked --------------------------------
+
+
+def name_and_rest(given: str | Mapping[str, Any], default: str) -> tuple[str, dict[str, Any]]:
+    """`adamw` or `{name: adamw, eps: 1e-6}` as a name and arguments; arguments alone are those of the default."""
+    rest = {"name": given} if isinstance(given, str) else dict(given)
+    return str(rest.pop("name", default)), rest
+
+
+def settable(target: Callable[..., Any], hidden: Collection[str]) -> dict[str, inspect.Parameter]:
+    """The arguments that a recipe may set."""
+    parameters = inspect.signature(target).parameters
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {name: one for name, one in parameters.items() if one.kind in kinds and name not in hidden}
+
+
+def checked_arguments(
+    key: str, name: str, given: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter], remark: str = ""
+) -> dict[str, Any]:
+    """The arguments given, and the defaults of the others written out, save None and False, which switch nothing on.
+
+    What is unknown, missing or of another type is refused; what the values may be is for the target to say.
+    """
+    takes = f"{name} takes {', '.join(parameters) or 'no arguments'}.{remark}"
+    for one in given:
+        if one not in parameters:
+            guess = did_you_mean(str(one), parameters) if parameters else ""
+            cure = f"{guess} {takes}" if guess.startswith("Did") else takes
+            raise RecipeError(f'unknown key "{key}.{one}".', cure)
+    for one, parameter in parameters.items():
+        if parameter.default is parameter.empty and one not in given:
+            raise RecipeError(f"{key}.{one} is missing: {name} needs it.", f"Add it. {takes}")
+    fields: dict[str, Any] = {one: (_type(parameter), parameter.default) for one, parameter in parameters.items()}
+    try:
+        values = create_model("Arguments", __config__=STRICT, **fields).model_validate(dict(given))
+    except ValidationError as error:
+        first = error.errors()[0]
+        one = str(first["loc"][0])
+        default = parameters[one].default
+        usual = f" The default is {default!r}." if _written(default) else ""
+        raise RecipeError(f"{key}.{one} is {given[one]!r}.", f"{first['msg']}.{usual}") from None
+    found = {one: getattr(values, one) for one in parameters}
+    return {one: value for one, value in found.items() if _written(value) or value is not parameters[one].default}
+
+
+def _type(parameter: inspect.Parameter) -> Any:
+    """What is annotated, if it means something to pydantic; else what the default is."""
+    annotation = PLAIN.get(parameter.annotation, parameter.annotation)
+    if annotation is not parameter.empty and not isinstance(annotation, str):
+        try:
+            TypeAdapter(annotation)
+        except PydanticSchemaGenerationError:
+            pass
+        else:
+            return annotation
+    default = parameter.default
+    if isinstance(default, (bool, str)):
+        return type(default)
+    if isinstance(default, (int, float)):
+        return int | float
+    if isinstance(default, tuple) and default:
+        return tuple[tuple(int | float for _ in default)]  # type: ignore[misc]
+    return Annotated[Any, BeforeValidator(_number)]
+
+
+def _number(value: Any) -> Any:
+    """YAML takes 1e-6 for a word."""
+    if isinstance(value, list):
+        return [_number(part) for part in value]
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
+def _written(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return all(isinstance(part, (int, float, str)) for part in value)
+    return isinstance(value, (int, float, str)) and value is not False
+
+
+def refusal(key: str, given: object, error: Exception, cure: str) -> RecipeError:
+    """What a target says of arguments that it does not take."""
+    said = " ".join(str(error).split())[:300] or type(error).__name__
+    return RecipeError(f"{key} {given} is refused: {said}.", cure)

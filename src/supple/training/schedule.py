@@ -10,11 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter
 from typing import TYPE_CHECKING, Annotated, Any
 
+import torch
 from pydantic import Field
+from torch.optim import lr_scheduler
 
 from supple.errors import RecipeError
 from supple.text import did_you_mean
-from supple.training.arguments import checked_arguments, name_and_rest, settable
+from supple.training.optim import checked_arguments, name_and_rest, refusal, settable
 
 if TYPE_CHECKING:
     from supple.recipe import Train
@@ -110,7 +112,6 @@ HIDDEN = (
 def find_scheduler(name: str) -> Callable[..., Any]:
     """A class of torch.optim.lr_scheduler or timm.scheduler: `one_cycle` is OneCycleLR, `tanh` TanhLRScheduler."""
     import timm.scheduler
-    from torch.optim import lr_scheduler
 
     found = {_snake(each): getattr(timm.scheduler, each) for each in dir(timm.scheduler) if each.endswith("Scheduler")}
     found |= {_snake(each): getattr(lr_scheduler, each) for each in lr_scheduler.__all__}
@@ -129,32 +130,26 @@ def find_scheduler(name: str) -> Callable[..., Any]:
 
 def tabulate(name: str, arguments: Mapping[str, Any], total: int) -> Sequence[float]:
     """The factors of all steps of a training: the scheduler is run once on a rate of 1, and never saved."""
-    import torch
-
     target = find_scheduler(name)
     takes = settable(target, ())
-    filled: dict[str, Any] = {key: total for key in LENGTHS if key in takes}
-    filled |= {key: value for key, value in (("max_lr", 1.0), ("cycle_momentum", False)) if key in takes}
+    timms = "t_in_epochs" in takes
+    usual = {**dict.fromkeys(LENGTHS, total), "max_lr": 1.0, "cycle_momentum": False, "t_in_epochs": False}
+    filled = {key: value for key, value in usual.items() if key in takes and key not in arguments}
     optimizer = torch.optim.SGD([torch.zeros((), requires_grad=True)], lr=1.0)
     (group,) = optimizer.param_groups
     factors = []
     try:
-        if "t_in_epochs" in takes:  # timm's
-            scheduler = target(optimizer, t_in_epochs=False, **{**filled, **arguments})
-            for number in range(total):
+        scheduler = target(optimizer, **filled, **arguments)
+        optimizer.step()  # torch warns where the scheduler is the first to step
+        for number in range(total):
+            if timms:
                 scheduler.step_update(number)
-                factors.append(float(group["lr"]))
-        else:
-            scheduler = target(optimizer, **{**filled, **arguments})
-            optimizer.step()  # torch warns where the scheduler is the first to step
-            for number in range(total):
-                if number:
-                    scheduler.step()
-                factors.append(float(group["lr"]))
+            elif number:
+                scheduler.step()
+            factors.append(float(group["lr"]))
     except (TypeError, ValueError, ArithmeticError, AssertionError) as error:
-        said = " ".join(str(error).split())[:300] or type(error).__name__
         cure = f"Correct it. This training has {total} steps."
-        raise RecipeError(f"{KEY} {dict(name=name, **arguments)} is refused: {said}.", cure) from None
+        raise refusal(KEY, dict(name=name, **arguments), error, cure) from None
     if not all(math.isfinite(factor) and factor >= 0 for factor in factors):
         raise RecipeError(f"{KEY} {name} gives rates that are negative or not finite.", "Correct its arguments.")
     return factors

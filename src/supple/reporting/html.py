@@ -1,4 +1,7 @@
-"""How a report looks, on paper-white and on dark screens."""
+"""How a report looks, on paper-white and on dark screens, and the pieces of HTML that it is made of."""
+
+from collections.abc import Iterable, Sequence
+from html import escape
 
 STYLE = """
 :root { color-scheme: light dark;
@@ -49,3 +52,36 @@ summary { cursor: pointer; }
 @media (max-width: 40rem) { body { padding: 1.5rem 1rem 3rem; } table { font-size: .875rem; }
   th, td { padding-right: .7rem; } td:first-child { min-width: 8rem; } }
 """
+
+
+def section(title: str, parts: Iterable[str]) -> str:
+    return f"<section>\n<h2>{title}</h2>\n" + "\n".join(part for part in parts if part) + "\n</section>\n"
+
+
+def missing(what: str, command: str) -> str:
+    return f'<p class="missing">{escape(what)} This adds it: <code>{escape(command)}</code></p>'
+
+
+def note(text: str) -> str:
+    return f'<p class="note">{escape(text)}</p>'
+
+
+def table(name: str, header: Iterable[Sequence[str]], body: Iterable[str], left: Sequence[int] = (0,)) -> str:
+    """`header`: the title of each column and what stands small beside it; all are numbers but those in `left`."""
+    cells = ""
+    for place, (title, *remarks) in enumerate(header):
+        kind = "" if place in left else ' class="number"'
+        small = "".join(f" <small>{escape(remark)}</small>" for remark in remarks if remark)
+        cells += f'<th scope="col"{kind}>{escape(title)}{small}</th>'
+    return (
+        f'<div class="wide"><table class="{name}"><thead><tr>{cells}</tr></thead>\n'
+        f"<tbody>\n{''.join(body)}</tbody></table></div>"
+    )
+
+
+def line(name: str, figures: Iterable[str], remark: str = "", kind: str = "") -> str:
+    """A line of a table: a name with a remark below it, then numbers."""
+    small = f"<small>{escape(remark)}</small>" if remark else ""
+    cells = "".join(f'<td class="number">{escape(figure)}</td>' for figure in figures)
+    style = f' class="{kind}"' if kind else ""
+    return f"<tr{style}><td>{escape(name)}{small}</td>{cells}</tr>\n"
