@@ -190,7 +190,8 @@ def _flexible(
         check_outputs(model, input_shape, num_classes)
     model.input_shape, model.backbone_spec, model.task = input_shape, spec, own_task(network) or model.task
     name = next(name for name, kind in METHODS.items() if kind is method)
-    model.method_spec = {"name": name, **settings}  # type: ignore[assignment, unused-ignore]
+    model.method_spec = {"name": name, **settings}
+    model.classes = tuple(map(str, range(num_classes or 0)))
     return model
 
 
