@@ -343,7 +343,7 @@ def calibrate(
     opened = open_source(source, changes)
     model = opened.model
     if not get_task(model.task).confidence:
-        cause = f"{opened.name} answers {model.task}: nothing says how sure it is."
+        cause = f"{opened.name} is for the task {model.task}, which has no confidence to calibrate."
         raise RecipeError(cause, f"Limit its time instead: supple predict {opened.name} FILE --deadline-ms 50.")
     held, seed = opened.data(data, "val"), opened.recipe.train.seed
     how: dict[str, Any] = {"measure": measure, "keep_dominated": keep_dominated, "seed": seed}
@@ -389,7 +389,7 @@ def export(
         raise DataError(f"{wanted.precision} needs samples to be scored on.", "Give them: calibration=...")
     count = number_of_graphs(opened.model, wanted)
     if progress and not sys.stderr.isatty():
-        say(f"{opened.name}: converting {some(count, 'graph')} to {to}; minutes, for a large network")
+        say(f"{opened.name}: converting {some(count, 'graph')} to {to}; this takes minutes for a large network")
     with counting(count, "exporting", quiet=not progress) as on_progress:
         write_graphs(opened.model, weights, Path(out), wanted, held, on_progress=on_progress)
     return time_bundle(open_bundle(out))

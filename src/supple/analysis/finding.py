@@ -91,7 +91,7 @@ def as_csv(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 def must_be_finite(values: Tensor, subject: Subject) -> None:
     if not values.isfinite().all():
-        cause = f"the model of {subject.name} computes values that are no numbers."
+        cause = f"the model of {subject.name} gives outputs that are not finite."
         raise CheckpointError(cause, "Its training went astray: train again, with a lower train.lr.")
 
 

@@ -99,7 +99,7 @@ def _unforeseen(error: Exception) -> tuple[str, str]:
     """What to say of an error that no part of supple has named, and what to do."""
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     if missing and not missing.startswith("supple"):
-        cure = "Install supple with what it needs: pip install supple. (Only exported folders answer with less.)"
+        cure = "Install supple with its dependencies: pip install supple. (Exported folders run with fewer.)"
         return f"error: the package {missing} is not installed.", cure
     cause = f"error: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
     return cause, "This should not happen. Run the command again with --debug to see where."

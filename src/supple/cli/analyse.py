@@ -16,13 +16,15 @@ def analyse(
     changes: Changes = None,
     out: Annotated[Path | None, typer.Option(help="A folder for pictures and data; default: RUN/analysis.")] = None,
     images: Annotated[int | None, typer.Option(help="Test images; default: 1000 (shuffle), 256 (dense), all.")] = None,
-    layer: Annotated[int | None, typer.Option(help="shuffle: whose outputs to project; default: the middle.")] = None,
-    orders: Annotated[int | None, typer.Option(help="shuffle: random orders that the images share; 50.")] = None,
-    base: Annotated[Path | None, typer.Option(help="shuffle: another run, drawn beside this one.")] = None,
+    layer: Annotated[
+        int | None, typer.Option(help="shuffle: project this layer's outputs; default: the middle.")
+    ] = None,
+    orders: Annotated[int | None, typer.Option(help="shuffle: number of random orders; default: 50.")] = None,
+    base: Annotated[Path | None, typer.Option(help="shuffle: a second run to compare with.")] = None,
     point: Points = None,
     json: Json = False,
 ) -> None:
-    """shuffle: what layers give and add in other positions. dense: what each layer reads. skip: which layers run."""
+    """shuffle: outputs and contributions by position. dense: what each layer reads. skip: which layers run."""
     from supple import api
     from supple.files import write
     from supple.opening import must_be_run

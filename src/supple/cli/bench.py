@@ -16,12 +16,12 @@ def bench(
     point: Points = None,
     batch: Annotated[str, typer.Option(help="Batch sizes, such as 1,16.")] = "1",
     threads: Annotated[str | None, typer.Option(help="Numbers of threads, such as 1,2; default: all cores.")] = None,
-    rounds: Annotated[int, typer.Option(help="Measured calls of each point, in turn.", min=5, max=10_000)] = 50,
+    rounds: Annotated[int, typer.Option(help="Timed calls per point, in alternation.", min=5, max=10_000)] = 50,
     engine: Annotated[str | None, typer.Option(help="torch,onnxruntime,openvino, or all: a column each.")] = None,
-    against: Annotated[str | None, typer.Option(help="Time this network of timm beside it.")] = None,
+    against: Annotated[str | None, typer.Option(help="Also time this timm network.")] = None,
     json: Json = False,
 ) -> None:
-    """The points run in turn, round by round, so that their ratios hold on a noisy machine. ms are per batch.
+    """The points alternate, round by round, so that ratios are reliable on a noisy machine. ms are per batch.
 
     The figures go into ladder.json and report.html; those of engines into the exported folders. A recipe is timed
     untrained. Each number of threads is measured in a process of its own. bf16 and int8 appear where they were exported

@@ -10,14 +10,14 @@ def calibrate(
     changes: Changes = None,
     budget_macs: Annotated[str | None, typer.Option(help="Mean MACs per image: 2e6, or 0.5x of full.")] = None,
     budget_ms: Annotated[str | None, typer.Option(help="Mean ms per image on this machine: 4, or 0.5x.")] = None,
-    max_drop: Annotated[str | None, typer.Option(help="Stay this near to full, cheaply: 0.01.")] = None,
+    max_drop: Annotated[str | None, typer.Option(help="The cheapest that loses at most this accuracy: 0.01.")] = None,
     measure: Annotated[str, typer.Option(help="max_probability, margin or entropy.")] = "max_probability",
     keep_dominated: Annotated[
-        bool, typer.Option("--keep-dominated", help="Also use exits that an earlier one is as accurate as.")
+        bool, typer.Option("--keep-dominated", help="Also use exits that are no more accurate than an earlier one.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Half of the validation images decide, the other half tells what came of it. Then: supple predict --confident.
+    """Half of the validation images fit the thresholds, the other half tests them. Then: supple predict --confident.
 
     The thresholds go into the run's policy.json and report.html.
     """

@@ -9,8 +9,8 @@ from supple.errors import RecipeError
 if TYPE_CHECKING:
     from supple.ladder import Ladder
 
-Draws = Annotated[int | None, typer.Option(help="Points drawn from each group, such as random orders; 5. 0: none.")]
-Ensemble = Annotated[list[Path] | None, typer.Option(help="A further run: mean logits; may be given several times.")]
+Draws = Annotated[int | None, typer.Option(help="Points sampled from each group, such as random orders; 5.")]
+Ensemble = Annotated[list[Path] | None, typer.Option(help="Average the logits with this run's; repeatable.")]
 
 
 def evaluate(
@@ -19,7 +19,7 @@ def evaluate(
     point: Points = None,
     draws: Draws = None,
     ensemble: Ensemble = None,
-    precision: Annotated[str, typer.Option(help="fp32; or bf16, where the processor has it, beside fp32.")] = "fp32",
+    precision: Annotated[str, typer.Option(help="fp32; or bf16 as well, on processors that support it.")] = "fp32",
     json: Json = False,
 ) -> None:
     """All points in one pass over the data, which may be changed: data.root=...
@@ -52,7 +52,7 @@ def evaluate(
     if mean:
         metric = get_metric(row.metric)
         figure = f"{metric.called} {metric.scale * mean['score']:.2f} {metric.unit}".rstrip()
-        print(f"stopped at a random exit: {figure} at {macs(mean['macs'])} in the mean")
+        print(f"stopped at a random exit: {figure} at {macs(mean['macs'])} on average")
     if precision == "bf16":
         print(_lost(result))
 
@@ -67,7 +67,7 @@ def _lost(result: "Ladder") -> str:
     lost = most.lost or 0.0
     figure = f"{100 * lost:.1f} points" if get_metric(most.metric).unit == "%" else f"{lost:.3g}"
     verdict = "may take it" if lost <= MAX_DROP else "does not take it"
-    return f"\nin bf16 {most.point} loses most, {figure}: engine auto {verdict} ({machine()})"
+    return f"\nlargest loss in bf16: {figure} at {most.point}; engine auto {verdict} ({machine()})"
 
 
 def _ensemble(runs: list[Path], changes: list[str], json: bool) -> None:

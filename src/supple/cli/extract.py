@@ -29,6 +29,6 @@ def extract(
             f"{out / 'model.pt2'}: {facts['point']}, {quantity(facts['params'])} params, {quantity(facts['macs'])} MACs"
         )
         if facts["point"].startswith("skip="):
-            print("every layer runs, and the scores choose between the results: skipped layers save no time here")
+            print("every layer runs and the scores select the output: skipping saves no time in an extracted network")
         print(f"largest difference from the run's outputs: {facts['difference']:.1e}")
         print(f"\n  import torch\n  network = torch.export.load('{out / 'model.pt2'}').module()")

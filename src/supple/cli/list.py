@@ -12,15 +12,13 @@ if TYPE_CHECKING:
 
 
 def list_(
-    recipes: Annotated[
-        bool, typer.Option("--recipes", help="Only the recipes, with what their first line says.")
-    ] = False,
+    recipes: Annotated[bool, typer.Option("--recipes", help="Only the recipes, with their first line.")] = False,
     cuts: Annotated[
         str | None,
-        typer.Option("--cuts", help="The places where a network can be cut: a timm name, a recipe or a run."),
+        typer.Option("--cuts", help="Where a network can be cut: a timm name, a recipe or a run."),
     ] = None,
     size: Annotated[int | None, typer.Option(help="With --cuts: pixels of the images.", min=1, max=8192)] = None,
-    depth: Annotated[int, typer.Option(help="With --cuts: parts of a name; 9 for every layer.", min=1)] = 2,
+    depth: Annotated[int, typer.Option(help="With --cuts: how deep to list; 9 lists every layer.", min=1)] = 2,
     json: Json = False,
 ) -> None:
     """The names a recipe can use, the recipes that come with supple, and where a network can be cut."""
@@ -104,7 +102,7 @@ def network_of(target: str, size: int | None) -> "tuple[nn.Module, Shape]":
         changes = [f"data.size={size}"] if size else []
         return network_skeleton(recipe_of(target, changes))
     if target in BACKBONES and not timm.is_model(target):
-        cause = f"{target} is a backbone of recipes, which say how large it is."
+        cause = f"{target} has no fixed size: a recipe sets it."
         raise RecipeError(cause, "Name a recipe that uses it: supple list --cuts RECIPE.yaml.")
     name = target.partition(".")[0]
     facts = timm.get_pretrained_cfg(name) if timm.is_model(name) else None

@@ -11,10 +11,10 @@ def merge(
     runs: Annotated[list[str], typer.Argument(help="Run folders; also changes such as data.test_limit=500.")],
     out: Annotated[Path | None, typer.Option(help="A new run folder for one merged model.")] = None,
     count: Annotated[
-        int | None, typer.Option(help="Instead: the mean of so many random merges.", min=1, max=100_000)
+        int | None, typer.Option(help="Instead of --out: average over this many random merges.", min=1, max=100_000)
     ] = None,
     plan: Annotated[str | None, typer.Option(help="For every layer its run, from 1: 3-1-2. Default: random.")] = None,
-    ends: Annotated[str, typer.Option(help="Whose stem, norm and head: a run's number, or mean.")] = "1",
+    ends: Annotated[str, typer.Option(help="Which run's stem, norm and head to use: its number, or mean.")] = "1",
     seed: Annotated[int, typer.Option(help="Of random plans and orders.", min=0)] = 0,
     json: Json = False,
 ) -> None:

@@ -22,11 +22,14 @@ def predict(
     run: Annotated[Path, typer.Argument(help="A run, or an exported folder.")],
     files: Annotated[list[str], typer.Argument(help="Files, folders, patterns; - is stdin.")],
     point: Annotated[str | None, typer.Option(help="Run this point.")] = None,
-    deadline_ms: Annotated[float | None, typer.Option(help="The best answer within so many ms.", min=0)] = None,
+    deadline_ms: Annotated[float | None, typer.Option(help="The best answer within this many ms.", min=0)] = None,
     budget_macs: Annotated[str | None, typer.Option(help="The best within MACs: 2e6, or 0.5x of full.")] = None,
-    confident: Annotated[bool, typer.Option("--confident", help="Stop when sure, as supple calibrate found.")] = False,
+    confident: Annotated[
+        bool, typer.Option("--confident", help="Stop when confident, as supple calibrate found.")
+    ] = False,
     min_confidence: Annotated[
-        float | None, typer.Option(help="Stop at an exit this sure; objects: list those.", min=0, max=1)
+        float | None,
+        typer.Option(help="Stop at the first exit this confident; objects: list from this.", min=0, max=1),
     ] = None,
     engine: Annotated[str, typer.Option(help="auto (the fastest), torch, onnxruntime or openvino.")] = "auto",
     threads: Annotated[int | None, typer.Option(help="Default: all cores.", min=1, max=256)] = None,

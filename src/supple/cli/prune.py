@@ -14,15 +14,15 @@ def prune(
     run: Run,
     out: Annotated[Path, typer.Option(help="A new run folder.")],
     changes: Changes = None,
-    ratio: Annotated[float | None, typer.Option(help="Share of the dimensions to cut: 0.4 (0 folds only).")] = None,
-    widths: Annotated[str | None, typer.Option(help="Instead: one checkpoint for these shares kept: 0.4,0.8.")] = None,
+    ratio: Annotated[float | None, typer.Option(help="Share of the dimensions to prune: 0.4 (0 only folds).")] = None,
+    widths: Annotated[str | None, typer.Option(help="Instead: one checkpoint with these widths: 0.4,0.8.")] = None,
     ranking: Annotated[str, typer.Option(help="Compare dimensions: global, per_type or per_layer.")] = "global",
     by: Annotated[str, typer.Option(help="score (of the search), magnitude (of the weights) or random.")] = "score",
     multiple: Annotated[int, typer.Option(help="Round kept dimensions to a multiple: 8.", min=1, max=1024)] = 1,
     seed: Annotated[int, typer.Option(help="Of --by random.", min=0)] = 0,
     json: Json = False,
 ) -> None:
-    """Folds the scores in and cuts the lowest (SiDT). Train on: supple train OUT/recipe.yaml --out RUN."""
+    """Folds the scores in and cuts the lowest (SiDT). Then fine-tune: supple train OUT/recipe.yaml --out RUN."""
     from supple.backbones.dims import kept_dims, shape_of
     from supple.checkpoint import check_out
     from supple.opening import open_source
@@ -55,19 +55,21 @@ def prune(
     if found:
         print(_told(found))
     if done.left:
-        print(f"left behind: {done.left}. What was cut is the network itself.")
+        print(f"dropped: {done.left}. Only the network itself was pruned.")
     for share, kept, really in zip(shares or (), done.kept, cut_off):
         print(_otherwise(share, kept.clamped, really), end="")
-    print(f"\n{done.model.ladder}\n\nTrain it on: supple train {out / 'recipe.yaml'} --out RUN")
+    print(f"\n{done.model.ladder}\n\nFine-tune it: supple train {out / 'recipe.yaml'} --out RUN")
 
 
 def _otherwise(share: float, clamped: int, cut_off: float) -> str:
     """What came out otherwise than asked for, when this share was to be kept; nothing, mostly."""
     said = ""
     if abs(1 - share - cut_off) > 0.01:
-        said += f"{cut_off:.1%} of the dimensions were cut, not {1 - share:.1%}: rounding, or what had to stay.\n"
+        said += (
+            f"{cut_off:.1%} of the dimensions were pruned instead of {1 - share:.1%} (rounding, or minimum sizes).\n"
+        )
     if clamped:
-        said += f"at {share:g} kept, {clamped} groups would have lost all of their dimensions; one each stayed.\n"
+        said += f"at width {share:g}, {clamped} groups would have lost all dimensions; each keeps one.\n"
     return said
 
 

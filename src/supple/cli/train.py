@@ -11,7 +11,7 @@ def train(
     target: Target,
     changes: Changes = None,
     out: Annotated[Path | None, typer.Option(help="The run folder; default: runs/<name of the recipe>.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest valid state in the folder.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume from the newest valid state in the folder.")] = False,
     settle: Annotated[list[str] | None, typer.Option(help="Settle a further point of a run: width=0.3.")] = None,
     search: Annotated[
         bool, typer.Option("--search", help="Try SL-ViT branches of many sizes within the CNN branch's parameters.")
@@ -42,7 +42,7 @@ def train(
         from supple.training.loop import train as run
 
         if is_run(target) and not resume:
-            cure = f"To go on with an unfinished training: supple train {target} --resume."
+            cure = f"To resume an unfinished training: supple train {target} --resume."
             raise RecipeError(f"{target} is a folder, not a recipe.", cure)
         if resume and out is None and not is_run(target) and Path(target).suffix != ".yaml":
             must_be_run(target)

@@ -49,7 +49,7 @@ def calibrate(
     only judges.
     """
     if len(model.points) < 2:
-        raise PointError("this model has one point only: there is nothing to stop before.", "Train one with exits.")
+        raise PointError("this model has a single point, so it cannot stop early.", "Train one with exits.")
     if profile(model, model.points[:1])[0].macs_worst is not None:
         raise PointError(
             "every sample of this model decides for itself what it costs: there are no fixed points to choose from.",
@@ -58,7 +58,7 @@ def calibrate(
     timed = target.unit == "ms"
     seen, inputs = observe(model, as_batches(data).drawn(MOST, BATCH, seed), TIMED if timed else 0, on_progress)
     if len(seen.labels) < FEWEST:
-        cause = f"{len(seen.labels)} validation samples are too few to calibrate on: half decide, half judge."
+        cause = f"{len(seen.labels)} validation samples are too few to fit on one half and evaluate on the other."
         raise DataError(cause, f"Train with a larger data.holdout: at least {FEWEST}, better some hundreds.")
     ours, theirs = (part.numpy() for part in set_aside(torch.from_numpy(seen.labels), len(seen.labels) // 2, seed))
     costs: Costs = counted_costs(model)

@@ -47,10 +47,10 @@ def taken(given: Any, shape: tuple[Any, ...], preprocess: Any, partial: bool) ->
         what = f"an array of {given.dtype}" if isinstance(given, np.ndarray) else f"of type {type(given).__name__}"
         raise DataError(f"the input is {what}.", CURE)
     if preprocess is None:
-        raise DataError("nothing says how files become inputs here.", "Give float32 arrays.")
+        raise DataError("this model has no preprocessing for files.", "Give float32 arrays.")
     parts = preprocess.arrays(given)
     if not partial and any(part is None for part in parts):
-        cure = "Put a sound of the same name beside it; exits that only see run without one in the run itself."
+        cure = "Add a sound file of the same name; or use an exit that reads only the picture, from the run itself."
         named = given if isinstance(given, str | Path) else "this picture"
         raise DataError(f"{named} has no sound, which an engine needs.", cure)
     return parts, True

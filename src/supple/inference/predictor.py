@@ -205,12 +205,12 @@ class Predictor:
         if not confident and least is None:
             return None
         if not self.task.confidence:
-            cause = f"no exit says how sure it is of the task {self.task.name}."
+            cause = f"the task {self.task.name} has no confidence."
             raise PointError(cause, "Give a point, a deadline or a budget.")
         if least is not None:
             points = [Point.parse(stage.point) for stage in self.stages if stage.point is not None]
             if len(points) < 2:
-                raise PointError("there is one point only: nothing to stop before.", "Leave min_confidence out.")
+                raise PointError("this model has a single point, so it cannot stop early.", "Leave min_confidence out.")
             return stop_above(points, least)
         if self.policy is None:
             raise PointError("no policy was calibrated.", "Make one: supple calibrate RUN; then export again.")
@@ -226,7 +226,7 @@ class Predictor:
         if left is None and budget is None:
             return (str(FULL), "full") if str(FULL) in names else (names[-1], "largest")
         if budget is not None and not all(self._macs(name) for name in names):
-            raise PointError("how many MACs the points take is not known here.", "Give a point, or a deadline.")
+            raise PointError("the MACs of the points are unknown here.", "Give a point, or a deadline.")
         ladder = self.ladder_now(batch if left is not None else None)
         reason = "deadline" if left is not None else "budget"
         try:

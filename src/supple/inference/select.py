@@ -72,7 +72,7 @@ def predictor(
         must_have_bf16(f"{source} in bf16")
     if not isinstance(source, str | os.PathLike):
         if engine not in ("auto", "torch") or precision == "int8":
-            raise RecipeError("a model in hand runs on torch, in fp32 or bf16.", "Export it first: supple.export.")
+            raise RecipeError("a model object runs only on torch, in fp32 or bf16.", "Export it first: supple.export.")
         return _warmed(of_model(source, threads, precision or "fp32"), "the model", warm)
     path = Path(source)
     if engine != "auto" and engine not in ENGINES:
@@ -161,7 +161,7 @@ def exports_of(run: Path) -> Iterator[Bundle]:
             try:
                 bundle = open_bundle(folder)
             except CheckpointError as error:
-                say(f"{error.cause} It is passed over; remove {folder}, and export again.")
+                say(f"{error.cause} It is ignored. Remove {folder} and export again.")
                 continue
             if bundle.checkpoint == weights:
                 yield bundle
@@ -186,11 +186,9 @@ def within(choice: Choice, max_drop: float) -> bool:
 def remark(choice: Choice) -> None:
     """Says where a folder is not what it was where it was made."""
     if choice.source is not None and choice.source.precision != choice.precision:
-        say(
-            f"{choice.source.folder} is in bf16, which this processor does not multiply: it runs in {choice.precision}."
-        )
+        say(f"{choice.source.folder} is in bf16, which this processor lacks: it runs in {choice.precision}.")
     if choice.check is not None and not choice.check.holds_here():
-        say(f"the scores of {choice} do not count here: they are of another instruction set ({choice.check.machine}).")
+        say(f"the scores of {choice} are not valid here: another instruction set ({choice.check.machine}).")
 
 
 def _cure(precision: str | None) -> str:

@@ -37,8 +37,8 @@ def build(
     facts = {"num_classes": num_classes, "in_channels": channels, "input_shape": input_shape}
     make = BACKBONES[backbone["name"]]
     if not isinstance(input_shape[0], int) and not takes_sound(make):
-        cause = f"the backbone {backbone['name']} looks at pictures, but these data have pictures and sounds."
-        raise RecipeError(cause, "Use audiocsrnet, or take the sounds away.")
+        cause = f"the backbone {backbone['name']} takes only pictures, but this data set has pictures and sounds."
+        raise RecipeError(cause, "Use audiocsrnet, or remove the sounds.")
     network = make(**fitting(make, **facts), **_settings(backbone))
     flex = METHODS[method["name"]]
     model = flex(network, **fitting(flex, **facts), **_settings(method))  # type: ignore[call-arg]

@@ -93,7 +93,8 @@ def skeleton(recipe: Recipe, device: str = "meta") -> FlexibleModel:
         except SuppleError as error:
             cure = "Set data.classes and data.size, or put the data where data.root says."
             raise RecipeError(
-                f"the recipe does not say how many classes and pixels there are, nor do the data: {error.cause}", cure
+                f"the recipe does not say the number of classes and the image size, nor do the data: {error.cause}",
+                cure,
             ) from None
         classes, shape = len(train.classes), train.shape
     _must_answer(recipe, entry.task)

@@ -31,7 +31,7 @@ def initialise(model: FlexibleModel, recipe: Recipe, quiet: bool = False) -> Non
         weights = {BACKBONE + name: value for name, value in load(init).extract().state_dict().items()}
     fresh = start_from(model, weights, init)
     if not quiet:
-        say(f"starting from {init}" + (f"; new: {', '.join(fresh)}" if fresh else ""))
+        say(f"starting from {init}" + (f"; newly initialised: {', '.join(fresh)}" if fresh else ""))
 
 
 def weights_of(path: Path) -> dict[str, Tensor]:

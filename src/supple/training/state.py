@@ -27,7 +27,7 @@ from supple.text import say
 BEST = f"{STATE}/best.safetensors"
 KEPT_STATES = 2
 Sections = dict[str, dict[str, Any]]
-# What a recipe may leave open, and the first start writes down: see probe.py and assemble.pin.
+# What a recipe may leave open, and the first start writes down: see autotune.py and build.pin.
 CHOSEN: dict[str, Any] = {
     "threads": 0,
     "precision": "auto",

@@ -63,7 +63,7 @@ def check_order(at: Sequence[str], places: Sequence[int]) -> None:
     """Refuses cuts that are named twice, or whose places in the run do not rise."""
     twice = [name for place, name in enumerate(at) if name in at[:place]]
     if twice:
-        raise RecipeError(f"the cut {twice[0]} is named twice.", "Name each place once.")
+        raise RecipeError(f"the cut {twice[0]} is given twice.", "Give each cut once.")
     if list(places) != sorted(set(places)):
         names = [name for _, name in sorted(zip(places, at))]
         raise RecipeError(

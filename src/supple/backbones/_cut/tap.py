@@ -92,7 +92,7 @@ def _tokens(network: nn.Module, name: str, shape: tuple[int, ...]) -> Tap:
             return Tap("tokens", channels, side, side, prefix)
     raise RecipeError(
         f"{name} gives {count} tokens, which do not form a square grid (with up to 2 class tokens).",
-        "Cut elsewhere, or feed square images.",
+        "Cut elsewhere, or use square images.",
     )
 
 

@@ -111,7 +111,7 @@ def precision_here(stored: str) -> str:
 def must_have_bf16(what: str) -> None:
     """Refuses what needs a processor that multiplies bf16: an emulation is slower than fp32."""
     if not has_bf16():
-        raise RecipeError(f"{what}: this processor does not multiply bf16.", "Use fp32 or int8 here.")
+        raise RecipeError(f"{what}: this processor has no bf16 arithmetic.", "Use fp32 or int8 here.")
 
 
 def open_engine(name: str, source: Any, threads: int, precision: str | None = None) -> Engine:
