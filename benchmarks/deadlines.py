@@ -109,7 +109,8 @@ def first_answer(folder: Path, picture: np.ndarray) -> None:
     """In a new process: from loaded libraries to the first answer."""
     program = (
         "import time, numpy, onnxruntime, supple\n"
-        "from supple.runtime import opening, onnx_engine\n"
+        "from supple.inference import select\n"
+        "from supple.inference.engines import onnxruntime as engine\n"
         "start = time.perf_counter()\n"
         f"p = supple.predictor({str(folder)!r}, 'onnxruntime')\n"
         f"p.predict(numpy.zeros({(1, *picture.shape)!r}, numpy.float32))\n"

@@ -290,7 +290,8 @@ def test_a_damaged_policy_is_refused_by_name_with_the_cure(calibrated, tmp_path,
 def test_predict_confident_stops_as_the_policy_says_and_gives_its_reason(
     calibrated, tmp_path, command, image, monkeypatch
 ):
-    monkeypatch.setattr("supple.inference.costs.ChainCosts.saves", lambda *_: True)  # whatever this machine measures
+    whole = lambda costs, policy, batch: policy  # whatever this machine measures
+    monkeypatch.setattr("supple.inference.costs.ChainCosts.reduced", whole)
     run = Path(shutil.copytree(calibrated, tmp_path / "run"))
     for threshold, last, point, reason in (
         (0.0, "full", "exit=1", "confident"),

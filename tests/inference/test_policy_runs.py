@@ -1,6 +1,8 @@
 """Running a policy on a batch: who leaves early, and that nobody notices."""
 
+import itertools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,6 +10,7 @@ from torch.testing import assert_close
 
 from supple import FULL, Point, load
 from supple.inference.calibration import stopping_at, time_policy, time_walks
+from supple.inference.costs import looking_at
 from supple.inference.predictor import Predictor
 from supple.inference.select import of_model
 from supple.model import FlexibleModel
@@ -88,6 +91,27 @@ def test_points_left_out_are_not_looked_at(predictor, images, policy, monkeypatc
     exits, _ = reached(predictor, images, Policy((Point(exit=1), FULL), policy.thresholds[:1], (1.0, 1.0)))
     assert sizes == [40, sum(exits)]
     assert reached(predictor, images, Policy((FULL,), (), (1.0,)))[0] == [0] * 40
+
+
+def test_a_policy_without_an_exit_that_takes_too_long_answers_as_one_that_never_had_it(
+    model, images, policy, monkeypatch
+):
+    calibrated = replace(policy, shares=(0.5, 0.25, 0.25))
+    monkeypatch.setattr(model, "policy", calibrated)
+    made = of_model(model, 1)
+    for size in made.costs.unmeasured(40):
+        ms = {("body", 0): size, ("body", 1): size, ("head", 1): 1000.0, ("head", 2): size, ("point", "full"): 3 * size}
+        for step in (*itertools.product(("body", "head", "note", "take"), range(3)), ("point", "full")):
+            made.latency.learn((*step, size), [ms.get(step, 0.0)])
+        made.costs.measured(size)
+    sizes = counted(made, monkeypatch)
+    exits, logits = reached(made, images, calibrated)
+    assert sizes == [40, 40 - exits.count(0)]
+    kept, own = reached(made, images, looking_at(calibrated, (0, 2)))
+    assert [(0, 2)[place] for place in kept] == exits
+    assert_close(own, logits)
+    whole, _ = reached(made, images, policy)  # nobody stops sooner than all exits together would have let them
+    assert all(first <= place for first, place in zip(whole, exits))
 
 
 def test_an_empty_batch_gives_empty_answers(predictor, images, policy):

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from supple.errors import DataError, LateError, PointError
-from supple.inference.costs import ChainCosts
 from supple.inference.engines import Graphs, Stage
 from supple.inference.latency import LatencyEstimator
 from supple.inference.predictor import Predictor
@@ -252,10 +251,10 @@ def test_where_gathering_does_not_pay_the_sure_run_along_and_keep_their_answers(
         run_head,
         numbered(4),
         policy=stop_above(EXITS, 0.9),
-        regroup=lambda k, going, count: asked.append((k, going, count)),
+        regroup=lambda stages, going, count: asked.append((stages, going, count)),
     )
     assert seen == [[0, 1, 2, 3]] * 3
-    assert asked == [(1, 3, 4), (2, 2, 4)]
+    assert asked == [(range(1, 2), 3, 4), (range(2, 3), 2, 4)]
     assert [(one.point, one.reason) for one in found] == [(one.point, one.reason) for one in alone]
     for one, other in zip(found, alone):
         np.testing.assert_array_equal(one.logits, other.logits)
@@ -270,6 +269,11 @@ def test_a_calibrated_policy_reads_its_own_points_and_ends_at_its_last():
     run_body, run_head, seen, heads = stages_by_hand([0, 9])
     walk(STAGES, run_body, run_head, numbered(2), policy=Policy((EXITS[1], FULL), (0.9,), (1.0, 1.0)))
     assert heads == [1, 2]  # the head of exit 1 does not run
+    asked = []
+    policy = Policy((EXITS[0], FULL), (0.9,), (1.0, 1.0))
+    regroup = lambda *given: asked.append(given)
+    walk(STAGES, *stages_by_hand([0, 9])[:2], numbered(2), policy=policy, regroup=regroup)
+    assert asked == [(range(1, 3), 1, 2)]  # whoever is gathered runs two stages until the next answer
 
 
 def test_a_point_that_is_asked_for_is_not_walked_past():
@@ -405,45 +409,58 @@ def test_without_a_chain_points_are_run_one_after_the_other_until_one_is_sure():
     assert (engine.ran, answer.point, answer.reason) == ([0, 1, 2], "full", "full")
 
 
-# --- a policy is never slower than the static model -------------------------------------------------------------------
+# --- a calibrated policy ----------------------------------------------------------------------------------------------
+
+POLICY = Policy(EXITS, (0.9, 0.9), (1.0, 1.0, 1.0), shares=(0.5, 0.25, 0.25))
 
 
-def costs_by_hand(stage_ms: float, per_sample_ms: float, take_ms: float, full_ms: float) -> ChainCosts:
-    """Every body and head of a batch of n takes stage_ms + n per_sample_ms."""
-    latency = LatencyEstimator()
-    costs = ChainCosts(latency)
-    for size in costs.sizes(8):
-        for k in range(3):
-            for kind in ("body", "head"):
-                latency.learn((kind, k, size), [stage_ms + per_sample_ms * size])
-            latency.learn(("take", k, size), [take_ms])
-    latency.learn(("point", "full", 8), [full_ms])
-    costs.measured(8)
-    return costs
-
-
-def test_gathering_pays_where_the_next_stage_saves_more():
-    assert ChainCosts.sizes(8) == [8, 4, 2, 1]
-    costs = costs_by_hand(1.0, 0.5, 1.9, 0.0)
-    # The next stage, body and head, takes 2 x 0.5 ms less for every sample that leaves.
-    assert costs.pays(STAGES, 1, 6, 8)
-    assert not costs.pays(STAGES, 1, 7, 8)
-    assert costs.pays(STAGES, 1, 99, 100)  # never measured: as if it did
-
-
-def test_a_policy_that_saves_nothing_for_a_batch_leaves_the_answer_to_the_static_model():
-    policy = Policy(EXITS, (0.9, 0.9), (1.0, 1.0, 1.0), shares=(0.5, 0.25, 0.25))
-    costs = costs_by_hand(1.0, 0.5, 0.25, 30.0)
-    # 8 samples: body and head 5 + 5; half leave (0.25); 4: 3 + 3; half of these leave; 2: the last head 2.
-    assert costs.expected_ms(STAGES, policy, 8) == pytest.approx(10 + 0.25 + 6 + 0.25 + 2)
-    assert costs.saves(STAGES, policy, 8)
-    costs.latency.learn(("point", "full", 8), [18.0])
-    assert not costs.saves(STAGES, policy, 8)
+def test_the_first_confident_answer_measures_nothing_once_the_predictor_is_warm():
     engine = Chain(1, 1, 1)
-    made = predictor(engine, policy=policy)
-    made.costs.saves = lambda *_: False
-    (answer,) = made.predict(X, confident=True)
-    assert (answer.point, answer.reason) == ("full", "full")
-    made.costs.saves = lambda *_: True
-    (answer,) = made.predict(X, confident=True)
+    answer = ask(predictor(engine, policy=POLICY), confident=True)
+    assert (engine.ran, answer.point, answer.reason) == ([0], "exit=1", "confident")
+
+
+def test_a_batch_is_measured_once_and_smaller_ones_never():
+    engine = Chain(1, 1, 1)
+    made = predictor(engine, policy=POLICY)
+    made.predict(np.zeros((6, 2), np.float32), confident=True)
+    assert len(engine.ran) > 20
+    for batch in (6, 5, 2, 1):
+        engine.ran.clear()
+        answers = made.predict(np.zeros((batch, 2), np.float32), confident=True)
+        assert (engine.ran, [answer.point for answer in answers]) == ([0], ["exit=1"] * batch)
+    engine.ran.clear()
+    made.predict(np.zeros((7, 2), np.float32), confident=True)
+    assert len(engine.ran) > 20
+
+
+def test_where_a_policy_saves_nothing_its_last_point_answers_as_one_graph():
+    engine = Chain(10, 1, 1)  # all but two of twelve ms are spent before the first exit
+    made = predictor(engine, policy=Policy(EXITS[:2], (0.9,), (1.0, 1.0), shares=(0.5, 0.5)))
+    answer = ask(made, confident=True)
+    assert (engine.ran, answer.point, answer.reason) == ([1], "exit=2", "budget")
+    engine.broken = {1}
+    answer = ask(made, confident=True)  # the exits of the chain are asked after all
     assert (answer.point, answer.reason) == ("exit=1", "confident")
+
+
+def test_a_policy_of_one_point_is_a_static_graph_that_nothing_is_measured_for():
+    engine = Chain(1, 1, 1)
+    made = predictor(engine, policy=Policy((FULL,), (), (1.0,), shares=(1.0,)))
+    answer = ask(made, confident=True)
+    assert (engine.ran, answer.point, answer.reason) == ([2], "full", "full")
+
+
+def test_a_least_confidence_looks_at_exits_that_the_policy_does_not():
+    made = predictor(Chain(1, 1, 1), policy=Policy((EXITS[0], FULL), (0.9,), (1.0, 1.0), shares=(0.5, 0.5)))
+    made.measure(2)
+    run = made.engine.run
+    unsure = np.array([[1.0], [0.0]], np.float32)  # of the second sample, the first exit is not sure
+    made.engine.run = lambda graph, state: (run(graph, state)[0] * unsure,) if graph == "head-0" else run(graph, state)
+    answers = made.predict(np.zeros((2, 2), np.float32), min_confidence=0.9)
+    assert [answer.point for answer in answers] == ["exit=1", "exit=2"]
+
+
+def test_a_point_of_the_policy_that_the_chain_does_not_answer_is_passed():
+    made = predictor(Chain(1, 1, 1), policy=Policy((Point(exit=9), *EXITS), (0.9,) * 3, (1.0,) * 4, shares=(0.25,) * 4))
+    assert ask(made, confident=True).point == "exit=1"

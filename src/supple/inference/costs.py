@@ -1,6 +1,9 @@
-"""Whether stopping early saves time for batches of a size: from measured times of the stages, never from their MACs."""
+"""Which exits are worth looking at for batches of a size: from measured times of the stages, never from their MACs."""
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import cache
 
 import numpy as np
 
@@ -8,60 +11,121 @@ from supple.inference.engines import Stage
 from supple.inference.latency import LatencyEstimator
 from supple.policy.policy import Policy
 
+SAVED = 0.05  # of the time of one static graph that a chain must be expected to save: less may be noise
+
+Step = tuple[str, int | str]
+
 
 class ChainCosts:
     """Usual milliseconds of the steps of a chain, for batches that were measured and, between these, interpolated.
 
-    Steps: `body` and `head` of a stage, and `take`, which gathers half of the samples behind it.
+    Steps of stage k: `body`, `head`, `note`, which finds who is sure, and `take`, which gathers half of the samples
+    behind it. A step `point` is a point as one static graph.
     """
 
-    def __init__(self, latency: LatencyEstimator) -> None:
-        self.latency, self._batches = latency, set[int]()
+    def __init__(self, latency: LatencyEstimator, stages: Sequence[Stage]) -> None:
+        self.latency, self.stages = latency, stages
+        self._table: tuple[list[int], dict[tuple[Step, ...], list[float]]] = [], {}  # sizes, and times of each
+        self._reduced: dict[tuple[Policy, int], Policy] = {}
 
-    @staticmethod
-    def sizes(batch: int) -> list[int]:
-        """A batch, its half, its quarter, and so on: the sizes that are measured for it."""
-        return [batch, *(ChainCosts.sizes(-(-batch // 2)) if batch > 1 else ())]
+    def unmeasured(self, batch: int) -> list[int]:
+        """What is still to be measured for batches of this size: it, or the next larger size that was measured, and the
+        half of that, its quarter, and so on."""
+        sizes, _ = self._table
+        wanted = [sizes[bisect_left(sizes, batch)] if self._known(batch) else batch]
+        while wanted[-1] > 1:
+            wanted.append(-(-wanted[-1] // 2))
+        return [size for size in wanted if size not in sizes]
 
-    def known(self, batch: int) -> bool:
-        return batch in self._batches
+    def measured(self, size: int) -> None:
+        self._table = sorted({*self._table[0], size}), {}
+        self._reduced = {}
 
-    def measured(self, batch: int) -> None:
-        self._batches.add(batch)
+    def _known(self, count: float) -> bool:
+        sizes, _ = self._table
+        return bool(sizes) and count <= sizes[-1]
 
-    def ms(self, kind: str, k: int, count: float, batch: int) -> float:
-        """Of a step, for `count` samples left of a batch."""
-        sizes = self.sizes(batch)[::-1]
-        return float(np.interp(count, sizes, [self.latency.usual_ms((kind, k, size)) for size in sizes]))
+    def ms(self, count: float, steps: Iterable[Step]) -> float:
+        """Of some steps for so many samples, at least one."""
+        (sizes, curves), steps = self._table, tuple(steps)
+        if steps not in curves:
+            curves[steps] = [sum(self.latency.usual_ms((*step, size)) for step in steps) for size in sizes]
+        above = bisect_left(sizes, count)
+        below = max(0, above - 1)
+        share = (count - sizes[below]) / max(1, sizes[above] - sizes[below])
+        return (1 - share) * curves[steps][below] + share * curves[steps][above]
 
-    def pays(self, stages: Sequence[Stage], k: int, going: int, count: int) -> bool:
-        """Whether stage k takes less time for those going on than for all, by more than gathering them takes. Where
-        nothing was measured for such a batch, they are gathered."""
-        whole = min((batch for batch in self._batches if batch >= count), default=None)
-        if whole is None:
+    def until_answer(self, stages: range) -> list[Step]:
+        """The bodies of some stages, and the answer of the last of them."""
+        bodies: list[Step] = [("body", k) for k in stages if self.stages[k].body is not None]
+        return [*bodies, ("head", stages[-1]), ("note", stages[-1])]
+
+    def pays(self, stages: range, going: float, count: float) -> bool:
+        """Whether these stages take less time for those going on than for all, by more than gathering them takes.
+        Where nothing was measured for such a batch, they are gathered."""
+        if not self._known(count):
             return True
-        kinds = [kind for kind, graph in (("body", stages[k].body), ("head", stages[k].point)) if graph is not None]
-        saved = sum(self.ms(kind, k, count, whole) - self.ms(kind, k, going, whole) for kind in kinds)
-        return saved > self.ms("take", k - 1, count, whole)
+        steps = self.until_answer(stages)
+        return self.ms(count, steps) - self.ms(going, steps) > self.ms(count, [("take", stages[0] - 1)])
 
-    def saves(self, stages: Sequence[Stage], policy: Policy, batch: int) -> bool:
-        """Whether a policy is expected to answer a batch sooner than its last point as one graph."""
-        return self.expected_ms(stages, policy, batch) < self.latency.usual_ms(("point", str(policy.points[-1]), batch))
+    def reduced(self, policy: Policy, batch: int) -> Policy:
+        """The policy with those of its points that are expected to answer batches of this size soonest. Its last point
+        alone, where the others save less than SAVED of the time that this one takes as a static graph."""
+        found = self._reduced.get((policy, batch))
+        if found is None:
+            ms, places = self._fastest(policy, batch)
+            static: Step = "point", str(policy.points[-1])
+            if self.latency.knows((*static, self._table[0][0])) and ms > (1 - SAVED) * self.ms(batch, [static]):
+                places = places[-1:]
+            found = self._reduced[policy, batch] = looking_at(policy, places)
+        return found
 
-    def expected_ms(self, stages: Sequence[Stage], policy: Policy, batch: int) -> float:
-        """Of a batch of which the expected shares stop at the points of a policy."""
-        shares = dict(zip(map(str, policy.points), policy.shares))
-        count, left, total = float(batch), float(batch), 0.0  # samples in the state; those without an answer
-        for k, stage in enumerate(stages):
-            reached = left if batch == 1 else 1.0  # one sample goes on or does not: on average so often it does
-            if stage.body is not None:
-                total += reached * self.ms("body", k, count, batch)
-            if stage.point in shares:
-                total += reached * self.ms("head", k, count, batch)
-                left -= batch * shares[stage.point]
-                if stage.point == str(policy.points[-1]):
-                    break
-                if batch > 1 and left < count and self.pays(stages, k + 1, max(1, round(left)), round(count)):
-                    total += self.ms("take", k, count, batch)
-                    count = max(1.0, left)
-        return total
+    def _fastest(self, policy: Policy, batch: int) -> tuple[float, tuple[int, ...]]:
+        """The expected ms of a batch, and the places in the policy's points that are looked at for that."""
+        at = {stage.point: k for k, stage in enumerate(self.stages)}
+        ends, last = [at[str(point)] for point in policy.points], len(policy.points) - 1
+        left = 1 - np.cumsum([*policy.shares[:-1], 0.0])  # share of the samples that go on behind each point
+
+        @cache
+        def behind(place: int, count: float) -> tuple[float, tuple[int, ...]]:
+            """The same for what follows a point that was looked at, with so many samples in the state."""
+            if place == last:
+                return 0.0, ()
+            share = 1.0 if place < 0 else max(1e-9, float(left[place]))
+            reached = 1 - (1 - share) ** batch  # how often at least one sample goes on,
+            going = batch * share / reached  # and how many then do
+            ways = []
+            for following in range(place + 1, last + 1):
+                stages = range(ends[place] + 1 if place >= 0 else 0, ends[following] + 1)
+                ms, held = self.ms(count, self.until_answer(stages)), count
+                if going < count and self.pays(stages, going, count):
+                    gathering = self.ms(count, [("take", stages[0] - 1)])
+                    ms, held = gathering + self.ms(going, self.until_answer(stages)), going
+                rest, places = behind(following, held)
+                ways.append((reached * ms + rest, (following, *places)))
+            return min(ways)
+
+        return behind(-1, float(batch))
+
+
+def answered_by(stages: Sequence[Stage], policy: Policy | None) -> Policy | None:
+    """A calibrated policy without the points that no stage answers: what lost too much on an engine is left out there.
+    None: there is nothing to choose between."""
+    if policy is None or not policy.calibrated:
+        return None
+    there = {stage.point for stage in stages}
+    places = [place for place, point in enumerate(policy.points) if str(point) in there]
+    return looking_at(policy, places) if len(places) > 1 else None
+
+
+def looking_at(policy: Policy, places: Sequence[int]) -> Policy:
+    """The policy with some of its points only. Whoever is expected to stop at another one stops at the next of these;
+    the last one answers all that is left."""
+    until = [0.0, *np.cumsum(policy.shares)[[*places[:-1]]].tolist(), 1.0]
+    return replace(
+        policy,
+        points=tuple(policy.points[place] for place in places),
+        thresholds=tuple(policy.thresholds[place] for place in places[:-1]),
+        temperatures=tuple(policy.temperatures[place] for place in places),
+        shares=tuple(until[k + 1] - until[k] for k in range(len(places))),
+    )

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 
 from supple.errors import DataError, LateError, PointError
-from supple.inference.costs import ChainCosts
+from supple.inference.costs import ChainCosts, answered_by
 from supple.inference.engines import Array, Engine, Graphs, Stage, State, take
 from supple.inference.inputs import taken, zeros
 from supple.inference.latency import LatencyEstimator
 from supple.inference.result import Prediction, predictions
 from supple.inference.skipping import follow
-from supple.inference.walk import Reached, walk
+from supple.inference.walk import Answers, Reached, walk
 from supple.ladder import Ladder, Row
 from supple.machine import machine
 from supple.point import FULL, Point
@@ -32,6 +32,7 @@ from supple.policy.policy import Policy, stop_above
 from supple.tasks import Task
 
 WARM, MEASURED = 3, 20  # calls of every step before it is trusted
+FEW = 5  # calls that decide which exits a policy looks at
 AROUND_MS = 0.1  # of a deadline is kept for what happens around the steps
 
 
@@ -57,7 +58,8 @@ class Predictor:
         self.points = tuple(map(Point.parse, graphs.points))
         self._check = check
         self.latency, self._clock, self._measured = LatencyEstimator(), clock, False
-        self.costs = ChainCosts(self.latency)
+        self.costs = ChainCosts(self.latency, self.stages)
+        self._answered = answered_by(self.stages, policy)
         self._rows = {row.point: row for row in reversed(ladder.rows)}  # the first of each point
 
     @property
@@ -158,20 +160,22 @@ class Predictor:
         cancel: threading.Event | None = None,
         strict: bool = False,
     ) -> list[Reached]:
-        """Inputs ready for the network, run stage by stage. With a calibrated policy that would save nothing for a
-        batch of this size, the full model answers as one graph."""
+        """Inputs ready for the network, run stage by stage. Of the calibrated policy, only exits that are expected to
+        save time for a batch of this size are looked at; without any, its last point answers as one graph."""
         batch = _count(x)
         if batch == 0:
             return []
-        if policy is not None and policy.calibrated and left_ms is None and cancel is None:
-            if not self.costs.known(batch):
+        if policy is not None and policy is self.policy and policy.calibrated and left_ms is None and cancel is None:
+            if self._answered is not None:
                 self.measure(batch)
+                policy = self.costs.reduced(self._answered, batch)
             last = str(policy.points[-1])
-            if last in self.graphs.points and not self.costs.saves(self.stages, policy, batch):
+            if len(policy.points) == 1 and last in self.graphs.points:
                 logits, _ = self._run_point(last, x)
-                reason = "full" if last == str(FULL) else "budget"
                 if np.isfinite(logits).all():
+                    reason = "full" if last == str(FULL) else "budget"
                     return [Reached(last, row, reason) for row in logits]
+                policy = self.policy
         return walk(
             self.stages,
             self._run_body,
@@ -181,7 +185,7 @@ class Predictor:
             expected_ms=lambda k: self._until_answer_ms(k, batch),
             cancel=cancel,
             policy=policy,
-            regroup=lambda k, going, count: self.costs.pays(self.stages, k, going, count),
+            regroup=self.costs.pays,
             strict=strict,
             clock=self._clock,
         )
@@ -208,13 +212,16 @@ class Predictor:
             cause = f"the task {self.task.name} has no confidence."
             raise PointError(cause, "Give a point, a deadline or a budget.")
         if least is not None:
-            points = [Point.parse(stage.point) for stage in self.stages if stage.point is not None]
-            if len(points) < 2:
+            policy = stop_above(self._answering(), least)
+            if len(policy.points) < 2:
                 raise PointError("this model has a single point, so it cannot stop early.", "Leave min_confidence out.")
-            return stop_above(points, least)
+            return policy
         if self.policy is None:
             raise PointError("no policy was calibrated.", "Make one: supple calibrate RUN; then export again.")
         return self.policy
+
+    def _answering(self) -> list[Point]:
+        return [Point.parse(stage.point) for stage in self.stages if stage.point is not None]
 
     def _choose(
         self, asked: str | None, left: float | None, budget: float | None, batch: int, strict: bool
@@ -330,35 +337,49 @@ class Predictor:
                 self.latency.learn(("point", name, batch), times[WARM:])
         if self.graphs.stages:
             self._learn_chain(x, WARM, MEASURED)
+        if self._answered is not None:
+            self.measure(batch)
         self._measured = self._measured or batch == 1
 
-    def measure(self, batch: int, rounds: int = 5) -> None:
-        """Times a chain for batches of this size and of the halves of it, and the points for this size: what decides
-        whether a policy saves time."""
-        for size in self.costs.sizes(batch):
-            self._learn_chain(zeros(self.shape, size), 1, rounds)
-        for name in self.graphs.points:
-            x = zeros(self.shape, batch)
-            times = [self._clocked(self._run_point, name, x)[0] for _ in range(1 + rounds)]
-            self.latency.learn(("point", name, batch), times[1:])
-        self.costs.measured(batch)
+    def measure(self, batch: int) -> None:
+        """Times what decides which exits the policy looks at, for batches of this size and of its halves, unless a
+        larger size was measured before."""
+        for size in self.costs.unmeasured(batch):
+            self._learn_chain(zeros(self.shape, size), 1, FEW)
 
     def _learn_chain(self, x: State, warm: int, rounds: int) -> None:
-        spent: dict[tuple[Any, ...], list[float]] = {}
-        size, half = _count(x), np.arange(max(1, _count(x) // 2))
-        for _ in range(warm + rounds):
+        """Times every step of a chain. With a policy to choose exits of, also what it takes to stop at them and, in
+        turn with these, its last point as one graph."""
+        size, spent = _count(x), dict[tuple[Any, ...], list[float]]()
+        policy, last = None, ""
+        if self._answered is not None:
+            policy = replace(stop_above(self._answering(), 0.0), measure=self._answered.measure)
+            last = str(self._answered.points[-1])
+
+        def timed(kind: str, where: int | str, call: Callable[..., Any], *given: Any) -> Any:
+            took, found = self._clocked(call, *given)
+            spent.setdefault((kind, where, size), []).append(took)
+            return found
+
+        def note(k: int, logits: Array) -> None:
+            Answers(size, self.stages, policy).note(k, logits)
+
+        for done in range(warm + rounds):
             state = x
             for k, stage in enumerate(self.stages):
                 if stage.body is not None:
-                    took, state = self._clocked(self.engine.run, stage.body, state)
-                    spent.setdefault(("body", k, size), []).append(took)
+                    state = timed("body", k, self.engine.run, stage.body, state)
                 if stage.point is not None:
-                    took, _ = self._clocked(self._head, k, state)
-                    spent.setdefault(("head", k, size), []).append(took)
-                took, _ = self._clocked(take, state, half)
-                spent.setdefault(("take", k, size), []).append(took)
-        for step, times in spent.items():
-            self.latency.learn(step, times[warm:])
+                    logits = timed("head", k, self._head, k, state)
+                    if policy is not None:
+                        timed("note", k, note, k, logits)
+                        timed("take", k, take, state, np.arange(size) % 2 == 0)
+            if last in self.graphs.points and done <= FEW:
+                timed("point", last, self._run_point, last, x)
+        for step in sorted(spent, key=lambda step: step[0] in ("body", "head")):  # last what deadlines are about
+            self.latency.learn(step, spent[step][1 if step[0] == "point" else warm :])
+        if policy is not None:
+            self.costs.measured(size)
 
 
 def _count(state: State) -> int:

@@ -63,10 +63,11 @@ def predictions(
     the task's `answer`; facts: of the predictions, the same for all.
     """
     made: dict[int, Prediction] = {}
-    for point in dict.fromkeys(where for where, _, _ in reached):  # one point's answers have one shape
-        rows = [row for row, (where, _, _) in enumerate(reached) if where == point]
-        logits = np.stack([reached[row][1] for row in rows]) / np.float32(temperatures.get(point, 1.0))
+    for shape in dict.fromkeys(logits.shape for _, logits, _ in reached):  # of most tasks, the same at every point
+        rows = [row for row, (_, logits, _) in enumerate(reached) if logits.shape == shape]
+        scales = np.array([temperatures.get(reached[row].point, 1.0) for row in rows], np.float32)
+        logits = np.array([reached[row].logits for row in rows]) / scales.reshape(-1, *(1 for _ in shape))
         for row, (label, scores, details) in zip(rows, task.answer(logits, classes, **options)):
-            _, own, reason = reached[row]
+            point, own, reason = reached[row]
             made[row] = Prediction(label, scores, point, reason, details=details, logits=own, **facts)
     return [made[row] for row in range(len(reached))]

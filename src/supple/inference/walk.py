@@ -32,14 +32,14 @@ def walk(
     expected_ms: Callable[[int], float] = lambda k: 0.0,  # from stage k to the next answer
     cancel: threading.Event | None = None,
     policy: Policy | None = None,
-    regroup: Callable[[int, int, int], bool] = lambda k, going, count: True,  # whether it pays to gather before stage k
+    regroup: Callable[[range, int, int], bool] = lambda stages, going, count: True,  # whether it pays to gather before
     strict: bool = False,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[Reached]:
     """Who answered each sample, with what, and why it ended there.
 
     Heads that the policy does not read do not run. Samples that are sure have their answer; they leave the batch where
-    `regroup` says that it pays, else they run along unread.
+    `regroup` says that it pays for the stages up to the next answer, else they run along unread.
     """
     began, state, found = clock(), x, Answers(len(x[0]), stages, policy)
     for k in range(found.last + 1):
@@ -62,7 +62,7 @@ def walk(
         going = found.going()
         if not going.any():
             break
-        if not going.all() and k < found.last and regroup(k + 1, int(going.sum()), len(going)):
+        if not going.all() and k < found.last and regroup(found.until_next(k), int(going.sum()), len(going)):
             state = take(state, going)
             found.leave(going)
     return found.result()
@@ -77,7 +77,7 @@ class Answers:
         answering = [k for k, stage in enumerate(stages) if stage.point and (not policy or stage.point in self._places)]
         if not answering:
             raise DataError("no stage here answers at a point of this policy.", "Calibrate and export again.")
-        self._answering, self.last = set(answering), answering[-1]
+        self._answering, self.last = answering, answering[-1]
         self._rows = np.arange(count)  # of the samples that the state holds
         self._ended = np.zeros(count, bool)  # those of them that have their answer
         self._logits: dict[int, Array] = {}  # of the stages that answered
@@ -87,6 +87,10 @@ class Answers:
 
     def reads(self, k: int) -> bool:
         return k in self._answering
+
+    def until_next(self, k: int) -> range:
+        """The stages behind stage k up to the next one that is read."""
+        return range(k + 1, next(place for place in self._answering if place > k) + 1)
 
     def all_answered(self) -> bool:
         return bool((self._stage[self._rows] >= 0).all())
@@ -105,14 +109,15 @@ class Answers:
         self._logits[k] = logits
         finite = np.isfinite(logits).all(tuple(range(1, logits.ndim)))
         good = np.flatnonzero(~self._ended & finite)
-        self._stage[self._rows[good]], self._place[self._rows[good]] = k, good
-        if self.policy is not None and not last:
-            sure = good[self.policy.stops(self._places[point], logits)[good]]
-            self._stop(sure, "confident")
-        broken = np.flatnonzero(~self._ended & ~finite)
-        self._stop(broken[self._stage[self._rows[broken]] >= 0], "not finite")
+        rows = self._rows[good]
+        self._stage[rows], self._place[rows] = k, good
         if last:
             self._ended[good] = True
+        elif self.policy is not None:
+            self._stop(good[self.policy.stops(self._places[point], logits)[good]], "confident")
+        if not finite.all():
+            broken = np.flatnonzero(~self._ended & ~finite)
+            self._stop(broken[self._stage[self._rows[broken]] >= 0], "not finite")
 
     def end(self, reason: str) -> None:
         """Whoever is still on the way ends with the answer that there is."""

@@ -66,8 +66,8 @@ class Engine(Protocol):
     precision: str
     takes_missing: bool  # whether a part of the input may be None: exits that do not need it answer
 
-    def run(self, graph: str, inputs: State) -> State: ...  # what a graph gives, in the engine's own kind of array
-    def array(self, value: Any) -> Array: ...  # a result as float32 of numpy
+    def run(self, graph: str, inputs: State) -> State: ...  # of the engine's own kind, until the graph runs again
+    def array(self, value: Any) -> Array: ...  # a result as float32 of numpy, to keep
     def close(self) -> None: ...
 
 

@@ -1,7 +1,8 @@
 """OpenVINO: every graph compiled for the batch sizes that are asked for, with a request of its own for every thread.
 
-A fixed size is faster than an open one, but compiling takes longer than answering, and samples that leave a batch make
-many sizes. So the first few are taken as they are; after that a batch is filled up to the next power of two.
+A fixed size is faster than an open one, most of all for a single sample, but compiling takes longer than answering, and
+samples that leave a batch make many sizes. So a graph is compiled for its first few sizes as they are, and once more
+for all others.
 
 Left to itself OpenVINO computes in bf16 wherever the processor has it, also graphs of fp32. So the precision is always
 said; whether bf16 is multiplied or emulated, `supple.machine` knows, OpenVINO does not say.
@@ -16,7 +17,8 @@ import openvino
 from supple.inference.bundle import Bundle
 from supple.inference.engines import Array, State, input_name
 
-SIZES = 4  # of a graph, that are compiled as they are
+SIZES = 2  # of a graph, that are compiled as they are
+ANY = -1  # in place of a size: an open one
 HINTS = {"fp32": "f32", "int8": "f32", "bf16": "bf16"}  # of int8 graphs: for the layers that are not quantised
 
 
@@ -40,23 +42,27 @@ class OpenVinoEngine:
         if key not in requests:
             compiled = self._compile(*key)
             names = {name for entry in compiled.inputs for name in entry.names}
-            requests[key] = compiled.create_infer_request(), [input_name(k) in names for k in range(len(inputs))]
-        request, used = requests[key]
-        given = [filled(part, key[1]) for part, use in zip(inputs, used) if use]
-        found = request.infer(given, share_inputs=True)
-        return tuple(found[place][:batch] for place in range(len(found)))
+            used = [place for place in range(len(inputs)) if input_name(place) in names]
+            requests[key] = compiled.create_infer_request(), used, range(len(compiled.outputs))
+        request, used, outputs = requests[key]
+        given = [np.ascontiguousarray(inputs[place]) for place in used]  # the request does not keep them
+        for place, part in enumerate(given):
+            request.set_input_tensor(place, openvino.Tensor(part, shared_memory=True))
+        request.start_async()
+        request.wait()
+        return tuple(request.get_output_tensor(place).data for place in outputs)
 
     def array(self, value: Array) -> Array:
-        return value
+        return value.copy()
 
     def close(self) -> None:
         self._compiled.clear()
         self._mine = threading.local()
 
     def _size(self, file: str, batch: int) -> int:
-        """The size that a batch is run at."""
-        there = {size for name, size in list(self._compiled) if name == file}
-        return batch if batch in there or len(there) < SIZES else 1 << (batch - 1).bit_length()
+        """The size that a graph is compiled for, to run such a batch."""
+        there = {size for name, size in list(self._compiled) if name == file} - {ANY}
+        return batch if batch in there or len(there) < SIZES else ANY
 
     def _compile(self, file: str, batch: int) -> Any:
         with self._lock:
@@ -68,12 +74,6 @@ class OpenVinoEngine:
                 settings = {**self._settings, "INFERENCE_PRECISION_HINT": hint}
                 self._compiled[file, batch] = self._core.compile_model(model, "CPU", settings)
             return self._compiled[file, batch]
-
-
-def filled(part: Array, size: int) -> Array:
-    """A batch with its last sample repeated up to a size."""
-    missing = size - len(part)
-    return np.ascontiguousarray(part if not missing else np.concatenate([part, part[-1:].repeat(missing, 0)]))
 
 
 def load(bundle: Bundle, threads: int, precision: str) -> OpenVinoEngine:
