@@ -6,7 +6,6 @@
 
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,31 +28,21 @@ def coco(
     root: str | None = None,  # a folder or a zip; looked for here, in the folders of $SUPPLE_DATA and in ./data
     skip_broken: bool = False,  # leave out objects that cannot be right, such as boxes without area
 ) -> Pictures:
-    place = wanted(root, "coco", f"Set data.root to a folder or a zip. {LAYOUT}")
-    parts, classes, broken = read_coco(place, skip_broken)
-    if not any(len(one.labels) for one in parts["train"]):
-        cause = f"{root}: no picture to train on has an object{', the broken ones left out' if broken else ''}."
-        raise DataError(cause, "List objects with bbox, category_id and segmentation in the json of train.")
-    if broken:
-        say(f"{root}: {broken} broken objects were left out (data.skip_broken)")
-    return Pictures(parts["train"], parts["val"], classes)
-
-
-def read_coco(root: Path, skip_broken: bool) -> tuple[dict[str, list[Picture]], tuple[str, ...], int]:
-    """The pictures of `train` and `val` in the order of their files, the class names, and how many objects were left
-    out because they are broken: a box without area or outside its picture, or no outline.
+    """The pictures of each part in the order of their files. Broken objects (a box without area or outside its picture,
+    or no outline) are refused, or left out.
     """
-    lists, _ = files_below(root, (".json",))
-    images, _ = files_below(root, SUFFIXES)
+    place = wanted(root, "coco", f"Set data.root to a folder or a zip. {LAYOUT}")
+    lists, _ = files_below(place, (".json",))
+    images, _ = files_below(place, SUFFIXES)
     found = {part: [path for path in lists if path[-1] in names] for part, names in PARTS.items()}
     for part, paths in found.items():
         if len(paths) != 1:
             seen = "none" if not paths else " and ".join("/".join(path) for path in sorted(paths))
-            raise DataError(f"{root}: of {' and '.join(PARTS[part])} there must be one; found: {seen}.", LAYOUT)
-    documents = {part: _document(lists[path], f"{root}/{'/'.join(path)}") for part, [path] in found.items()}
+            raise DataError(f"{place}: of {' and '.join(PARTS[part])} there must be one; found: {seen}.", LAYOUT)
+    documents = {part: _document(lists[path], f"{place}/{'/'.join(path)}") for part, [path] in found.items()}
     categories = {part: _categories(document, where) for part, (document, where) in documents.items()}
     if categories["train"] != categories["val"]:
-        raise DataError(f"{root}: the categories of train and val differ.", "Give both files the same categories.")
+        raise DataError(f"{place}: the categories of train and val differ.", "Give both files the same categories.")
     numbers = {number: label for label, number in enumerate(categories["train"])}
     by_name: dict[str, dict[tuple[str, ...], Source]] = {}
     for path, source in images.items():
@@ -64,7 +53,12 @@ def read_coco(root: Path, skip_broken: bool) -> tuple[dict[str, list[Picture]], 
         objects, bad = _objects(document, where, sources, numbers, skip_broken)
         parts[part] = [_picture(entry, source, objects[number]) for number, (entry, source) in sources.items()]
         broken += bad
-    return parts, tuple(categories["train"].values()), broken
+    if not any(len(one.labels) for one in parts["train"]):
+        cause = f"{root}: no picture to train on has an object{', the broken ones left out' if broken else ''}."
+        raise DataError(cause, "List objects with bbox, category_id and segmentation in the json of train.")
+    if broken:
+        say(f"{root}: {broken} broken objects were left out (data.skip_broken)")
+    return Pictures(parts["train"], parts["val"], tuple(categories["train"].values()))
 
 
 def _document(source: Source, where: str) -> tuple[dict[str, Any], str]:
