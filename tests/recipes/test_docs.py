@@ -225,7 +225,7 @@ def test_the_page_on_training_runs(tmp_path, monkeypatch):
     assert one.optimizer == {"name": "adamw", "betas": (0.9, 0.95), "eps": 1e-6}
     assert other.schedule == {"name": "step", "milestones": (30, 60), "gamma": 0.1}
 
-    own, in_hand = blocks("docs/training.md", "python")
+    (own,) = blocks("docs/training.md", "python")
     for registry in (OPTIMIZERS, SCHEDULES):
         for name in ("signsgd", "root"):
             monkeypatch.setitem(registry, name, None)  # type: ignore[arg-type]
@@ -239,5 +239,11 @@ def test_the_page_on_training_runs(tmp_path, monkeypatch):
     assert main(["--import", "mine", "train", str(recipe), *changes, "--out", "run", "--json"]) == 0
     rates = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
     assert [line["lr"] for line in rates] == pytest.approx([1e-3, 5e-4])  # one step in each of two epochs
-    exec(compile(in_hand, "docs/training.md", "exec"), {})
+
+
+def test_the_page_on_python_runs(tmp_path, monkeypatch, capsys):
+    (code,) = blocks("docs/python.md", "python")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "docs/python.md", "exec"), {})
+    assert "exit=1" in capsys.readouterr().out
     assert len(Path("runs/mine/metrics.jsonl").read_text().splitlines()) == 2
