@@ -56,10 +56,17 @@ def _document(path: Path, cure: str) -> dict[str, Any] | None:
 def _ladder(path: Path) -> Ladder:
     cure = "Delete it and measure again: supple evaluate RUN."
     document = _document(path, cure)
+    if document is None:
+        return Ladder()
     try:
-        return Ladder() if document is None else Ladder.from_json(document)
+        ladder = Ladder.from_json(document)
+        for row in ladder:
+            for name, value in vars(row).items():
+                if isinstance(value, bool) and name != "higher_is_better":
+                    raise CheckpointError(f'{name} of point "{row.point}" is {value!r}, not a number.')
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error.cause}", cure) from None
+    return ladder
 
 
 def _policy(path: Path) -> dict[str, Any] | None:
