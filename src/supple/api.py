@@ -213,7 +213,8 @@ def evaluate(
     as the mean over some that are drawn. precision bf16: what PyTorch loses in bf16 on this processor.
     """
     if precision not in ("fp32", "bf16"):
-        raise RecipeError(f'precision is "{precision}".', "Possible: fp32, bf16. int8 is exported: int8=True.")
+        cure = "Possible: fp32, bf16. int8 is exported: supple export --int8."
+        raise RecipeError(f'--precision is "{precision}".', cure)
     if isinstance(draws, bool) or not 0 <= draws <= 1000:
         raise RecipeError(f"draws is {draws}.", "Give a number from 0 to 1000.")
     opened = open_source(source, changes)

@@ -486,5 +486,5 @@ def test_a_model_that_computes_no_numbers_is_refused(command, runs, tmp_path):
     for parameter in model.parameters():
         parameter.data.fill_(float("nan"))
     checkpoint.save(tmp_path, model, pin(recipe, splits))
-    command("analyse", tmp_path).refused(2, "no numbers", "lower train.lr")
+    command("analyse", tmp_path).refused(2, "not finite", "lower train.lr")
     assert not (tmp_path / "analysis").exists()

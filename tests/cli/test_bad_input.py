@@ -312,7 +312,7 @@ DAMAGES: dict[str, tuple[Damage, tuple[str, ...]]] = {
     "manifest truncated": (lambda run: cut(run, MANIFEST, 100), (MANIFEST, "cannot be read")),
     "manifest no text": (lambda run: (run / MANIFEST).write_bytes(b"\xff\xfe\x00"), (MANIFEST, "cannot be read")),
     "manifest no mapping": (lambda run: (run / MANIFEST).write_text("[1]"), (MANIFEST, "format None")),
-    "other format": (lambda run: change_manifest(run, format=1), (MANIFEST, "has format 1", "reads format 2")),
+    "other format": (lambda run: change_manifest(run, format=1), (MANIFEST, "has format 1", "reads format 3")),
     "no files": (lambda run: change_manifest(run, files=None), (MANIFEST,)),
     "other recipe": (
         lambda run: change_manifest(run, recipe=tiny_document(backbone={"channels": 4})),

@@ -35,6 +35,7 @@ CLICK = typer.main.get_command(app.app)
 ROW = {
     *("point", "engine", "precision", "batch", "threads", "machine"),
     *("macs", "macs_through", "macs_worst", "params", "branch_params", "extra_params"),
+    "folder",
     *("p50_ms", "p95_ms", "p99_ms", "metric", "score", "accuracy", "higher_is_better", "n", "deviation", "draws"),
     *("lost", "extra_metrics"),
 }
@@ -261,7 +262,7 @@ def test_evaluate_scores_every_point_and_updates_the_ladder(command, request, me
     table = command("evaluate", run)
     assert table.status == 0
     assert f"{100 * rows[-1]['accuracy']:.1f}" in table.out
-    assert "(64 test images)" in table.out
+    assert "(64 test samples)" in table.out
 
 
 def test_bench_times_every_point_at_every_batch_and_the_ladder_keeps_them(command, exits_copy):

@@ -685,7 +685,7 @@ def test_what_makes_no_sense_for_counts_is_refused(runs, crowd_folder, command, 
     command("evaluate", runs / "backbone", "--ensemble", runs / "density").refused(2, "mean logits")
     command("bench", runs / "exits", "--engine", "torch", "--against", "resnet18").refused(2, "also hears")
     command("predict", runs / "exits", picture, "--min-confidence", 0.5).refused(2, "--min-confidence")
-    command("calibrate", runs / "exits", "--budget-macs", "0.5x").refused(2, "answers count", "how sure")
+    command("calibrate", runs / "exits", "--budget-macs", "0.5x").refused(2, "the task count", "no confidence")
     for change, word in (
         ("loss.name=distill", "count"),
         ("data.size=[30, 40]", "multiples of 8"),

@@ -69,7 +69,7 @@ def model() -> Any:
 def fitted(folder: Path, data: Any, net: Any = None, **more: Any) -> tuple[Any, list[dict[str, Any]]]:
     net = net or model()
     settings = {**SETTINGS, **more.pop("settings", {})}
-    fit_model(net, data, TensorDataset(X, Y), folder, settings, batch_size=SIZE, quiet=True, **more)
+    fit_model(net, data, TensorDataset(X, Y), folder, settings, about={"batch_size": SIZE}, quiet=True, **more)
     return net, [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
@@ -142,7 +142,7 @@ def test_a_finished_training_gives_its_weights_again_without_a_step(tmp_path):
 
 def test_a_folder_is_not_taken_over_and_settings_are_not_changed(tmp_path):
     fitted(tmp_path / "run", Own())
-    with pytest.raises(CheckpointError, match="already holds a training"):
+    with pytest.raises(CheckpointError, match="already holds a finished run"):
         fitted(tmp_path / "run", Own())
     with pytest.raises(RecipeError, match=r"started with train.lr=0.01, not 0.5"):
         fitted(tmp_path / "run", Own(), resume=True, settings={"lr": 0.5})
@@ -153,7 +153,7 @@ def test_a_folder_is_not_taken_over_and_settings_are_not_changed(tmp_path):
 def test_settings_of_a_recipe_that_make_a_model_are_refused(tmp_path):
     with pytest.raises(RecipeError, match=r"train.init is set, but the model is given"):
         fitted(tmp_path / "run", Own(), settings={"init": "runs/other"})
-    with pytest.raises(RecipeError, match='fit_model: unknown key "train.epoch"'):
+    with pytest.raises(RecipeError, match='unknown key "train.epoch"'):
         fitted(tmp_path / "run", Own(), settings={"epoch": 3})
     assert not (tmp_path / "run").exists()
 

@@ -296,7 +296,7 @@ def test_a_damaged_export_is_passed_over_and_one_of_some_points_is_not_chosen(fo
         assert made.engine.name == "torch"
     (copy / "full.onnx").write_bytes(b"")
     assert [choice.engine for choice in choices_for(exits_copy)] == ["torch"]
-    assert "It is passed over; remove" in capsys.readouterr().err
+    assert "It is ignored. Remove" in capsys.readouterr().err
 
 
 def test_an_exported_folder_that_is_named_answers_whatever_it_has_lost(folder, tmp_path):
@@ -389,7 +389,7 @@ def test_int8_is_scored_and_points_that_lose_too_much_are_left_out(
     lost = {"exit=1": 0.5, "exit=2": 0.0, "full": 0.0, "exit=1, chain": 0.5}
     before = {str(point): 0.9 for point in model.points}
     monkeypatch.setattr(
-        write, "scores", lambda *_: {what: before[what.partition(", ")[0]] - lost[what] for what in lost}
+        write, "scores", lambda *_: ({what: before[what.partition(", ")[0]] - lost[what] for what in lost}, 64)
     )
     monkeypatch.setattr(write, "lost_of", lambda before, after: 0.9 - after)
     manifest = export(model, "0" * 64, tmp_path / "some", Wanted("onnx", precision="int8"), data)

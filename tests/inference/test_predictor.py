@@ -299,14 +299,14 @@ def test_a_confidence_is_at_most_one():
 
 @pytest.mark.parametrize("given", [None, 5, [X], {}, (), ([[1.0]],), (X, X), X[:0], X[0], "x.png"])
 def test_an_input_that_is_none_is_refused_by_name(given):
-    with pytest.raises(DataError, match="the input is of type|inputs of shapes|nothing says how files"):
+    with pytest.raises(DataError, match="the input is of type|inputs of shapes|no preprocessing for files"):
         predictor(Chain(0, 0, 0)).predict(given)
 
 
 def test_a_budget_needs_known_costs():
     made = predictor(Chain(0, 0, 0))
     made._rows = {}
-    with pytest.raises(PointError, match="not known here"):
+    with pytest.raises(PointError, match="unknown here"):
         ask(made, budget_macs=1e12)
 
 

@@ -431,7 +431,7 @@ SHAPE = (3, 16, 16)
         (Two(), {"at": ["a"], "input_shape": (3, 16, 16, 2)}, ("(3, 16, 16, 2)",)),
         (Two(), {"at": ["a"], "branch": nn.Linear(2, 2)}, ("Linear is not a valid branch", "sl_vit")),
         (Two(), {"at": ["a", "b"], "branch": {"name": "sl_vit", "patch": 5}}, ("at a:", "does not divide")),
-        (Two(), {"at": ["a", "a"]}, ("a is named twice",)),
+        (Two(), {"at": ["a", "a"]}, ("a is given twice",)),
         (Two(), {"at": "z"}, ('"z"',)),
     ],
 )

@@ -358,7 +358,7 @@ def test_what_does_not_go_with_an_ensemble_is_refused(command, runs):
     base = ("evaluate", runs[0], "--ensemble", runs[1])
     command(*base, "--draws", 3).refused(2, "--draws does not go with --ensemble")
     command(*base, "--point", "full").refused(2, "--point does not go with --ensemble")
-    command("evaluate", runs[0], "--point", "arbitrary").refused(2, '"arbitrary" is a group of points, and no point')
+    command("evaluate", runs[0], "--point", "arbitrary").refused(2, '"arbitrary" is a group of points, not a point')
 
 
 def renamed(run: Path, folder: Path) -> Path:

@@ -66,7 +66,7 @@ def test_a_table_and_the_next_command_are_printed(command, unsearched, tmp_path)
     assert f"8 > {kept[0][0]}" in lines[1]
     assert f"96 > {kept[0][1]}" in lines[1]
     assert all(size % 4 == 0 for pair in kept for size in pair)
-    assert lines[-1] == f"Train it on: supple train {tmp_path / 'out' / 'recipe.yaml'} --out RUN"
+    assert lines[-1] == f"Fine-tune it: supple train {tmp_path / 'out' / 'recipe.yaml'} --out RUN"
 
 
 def test_a_group_that_was_kept_alive_is_mentioned(command, tmp_path):
@@ -76,7 +76,7 @@ def test_a_group_that_was_kept_alive_is_mentioned(command, tmp_path):
         model.scores[2].mul_(1e-6)
     checkpoint.save(run, model, make_recipe(checkpoint.read_manifest(run)["recipe"]))
     said = command("prune", run, "--ratio", 0.5, "--out", tmp_path / "out")
-    assert "at 0.5 kept, 1 groups would have lost all of their dimensions; one each stayed." in said.out
+    assert "at width 0.5, 1 groups would have lost all dimensions; each keeps one." in said.out
     assert shape_of(load(tmp_path / "out").backbone)[1][0] == 1
 
 
@@ -125,14 +125,14 @@ def test_a_pruned_run_can_be_pruned_again(command, unsearched, tmp_path):
 
 def test_what_rounding_undoes_is_said(command, search, tmp_path):
     said = command("prune", search, "--ratio", 0.4, "--multiple", 1024, "--out", tmp_path / "out")
-    assert "0.0% of the dimensions were cut, not 40.0%" in said.out
+    assert "0.0% of the dimensions were pruned instead of 40.0%" in said.out
     assert "all blocks" in said.out
 
 
 def test_points_of_another_method_are_left_behind_and_connections_refused(command, tmp_path):
     exits = save_run(tmp_path / "exits", recipe_of("vit", method={"name": "exits", "at": ["blocks.0"]}))
     said = command("prune", exits, "--ratio", 0.4, "--by", "magnitude", "--out", tmp_path / "out")
-    assert "left behind: exit=1. What was cut is the network itself." in said.out
+    assert "dropped: exit=1. Only the network itself was pruned." in said.out
     sections = {"backbone": {"name": "vit"}, "method": {"name": "dense"}}
     dense = save_run(tmp_path / "dense", recipe_of("vit", **sections))
     said = command("prune", dense, "--ratio", 0.4, "--by", "magnitude", "--out", tmp_path / "none")

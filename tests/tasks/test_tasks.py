@@ -15,6 +15,7 @@ from torch.testing import assert_close
 import supple
 from supple.errors import RecipeError
 from supple.inference.result import Prediction, predictions
+from supple.inference.walk import Reached
 from supple.losses import OBJECTIVES, make_objective
 from supple.model import Output
 from supple.point import FULL
@@ -158,9 +159,9 @@ def test_progress_shows_a_score_in_the_unit_of_its_metric(capsys):
 
 def test_samples_answered_by_points_of_other_shapes_keep_their_order():
     reached = [
-        ("exit=1", np.array([2.0], np.float32), "deadline"),
-        ("full", np.ones((1, 2, 2), np.float32), "full"),
-        ("exit=1", np.array([3.0], np.float32), "deadline"),
+        Reached("exit=1", np.array([2.0], np.float32), "deadline"),
+        Reached("full", np.ones((1, 2, 2), np.float32), "full"),
+        Reached("exit=1", np.array([3.0], np.float32), "deadline"),
     ]
     found = predictions(TASKS["count"], ("people",), reached, {}, {}, elapsed_ms=1.0, file="a.png")
     assert [one.details["count"] for one in found] == [2.0, 4.0, 3.0]
@@ -173,7 +174,8 @@ def test_samples_answered_by_points_of_other_shapes_keep_their_order():
 
 def test_scores_are_at_the_temperature_of_the_point():
     logits = np.array([np.log(9.0), 0.0], np.float32)
-    found = predictions(TASKS["classes"], ("a", "b"), [("full", logits, "full")], {"full": 2.0}, {}, elapsed_ms=1.0)
+    reached = [Reached("full", logits, "full")]
+    found = predictions(TASKS["classes"], ("a", "b"), reached, {"full": 2.0}, {}, elapsed_ms=1.0)
     assert found[0].scores == pytest.approx({"a": 0.75, "b": 0.25})  # half of ln 9 is ln 3
     assert found[0].best_score == pytest.approx(0.75)
 

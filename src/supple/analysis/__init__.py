@@ -1,6 +1,7 @@
 """What goes on inside trained models: pure functions from a model and images to arrays, and pictures of these."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from supple.analysis.dense import analyse_dense
@@ -60,4 +61,5 @@ def analyse(
             cause = f"--base {base.name} knows other classes than {subject.name}."
             raise RecipeError(cause, "Name a run that was trained on the same data.")
         options["base"] = base
-    return ANALYSES[method](subject, **options, on_progress=on_progress)
+    found = ANALYSES[method](subject, **options, on_progress=on_progress)
+    return replace(found, facts={"method": method, **found.facts})

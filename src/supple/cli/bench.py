@@ -42,7 +42,8 @@ def bench(
         rows = [row for count in counts for row in _elsewhere([*words, f"--threads={count}"])]
     else:
         how: dict[str, Any] = {"threads": counts[0], "engine": engine, "against": against, "rounds": rounds}
-        rows = api.bench(target, point or None, batch=sizes, changes=changes or (), **how).to_json()["points"]
+        found = api.bench(target, point or None, batch=sizes, changes=changes or (), **how)
+        rows = sorted(found.to_json()["points"], key=lambda row: sizes.index(row["batch"]))
     if json:
         print_json({"points": rows})
     elif engine or against or is_bundle(target):

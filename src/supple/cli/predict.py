@@ -24,9 +24,7 @@ def predict(
     point: Annotated[str | None, typer.Option(help="Run this point.")] = None,
     deadline_ms: Annotated[float | None, typer.Option(help="The best answer within this many ms.", min=0)] = None,
     budget_macs: Annotated[str | None, typer.Option(help="The best within MACs: 2e6, or 0.5x of full.")] = None,
-    confident: Annotated[
-        bool, typer.Option("--confident", help="Stop when confident, as supple calibrate found.")
-    ] = False,
+    confident: Annotated[bool, typer.Option("--confident", help="Stop when sure, as calibrated.")] = False,
     min_confidence: Annotated[
         float | None,
         typer.Option(help="Stop at the first exit this confident; objects: list from this.", min=0, max=1),

@@ -188,7 +188,7 @@ def remark(choice: Choice) -> None:
     if choice.source is not None and choice.source.precision != choice.precision:
         say(f"{choice.source.folder} is in bf16, which this processor lacks: it runs in {choice.precision}.")
     if choice.check is not None and not choice.check.holds_here():
-        say(f"the scores of {choice} are not valid here: another instruction set ({choice.check.machine}).")
+        say(f"the scores of {choice} are of another instruction set ({choice.check.machine}).")
 
 
 def _cure(precision: str | None) -> str:

@@ -26,7 +26,7 @@ def extract_to(model: FlexibleModel, point: AnyPoint, out: Path, deploy: bool = 
     checkpoint.check_out(out)
     if not get_task(model.task).exportable:
         cause = f"torch.export cannot write answers of the task {model.task}: their number depends on the sample."
-        raise CheckpointError(cause, "Use the model itself; model.extract(point) gives an ordinary module in Python.")
+        raise CheckpointError(cause, "Use supple.load(RUN): model.extract(point) gives an ordinary module in Python.")
     assert model.input_shape is not None
     point = model.check(point)
     network = model.extract(point, deploy=deploy).eval()

@@ -125,7 +125,9 @@ def cut(model: FlexibleModel, ratio: float | None, widths: Sequence[float] | Non
     else:
         shares = tuple(map(float, widths or ()))
         if not shares or list(shares) != sorted(set(shares)) or not 0 < shares[0] <= shares[-1] < 1:
-            raise RecipeError(f"--widths is {shares}.", "Give rising shares between 0 and 1: 0.2,0.4,0.6,0.8.")
+            raise RecipeError(
+                f"--widths is {','.join(map(str, shares))}.", "Give rising shares between 0 and 1: 0.2,0.4,0.6,0.8."
+            )
         network, kept = nest(model, shares, plan)
         settings: dict[str, Any] = {"widths": shares, "shapes": tuple(one.shape for one in kept)}
         made, method = Nested(network, **settings), {"name": "nested", **settings}

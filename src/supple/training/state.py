@@ -110,6 +110,7 @@ def begin(folder: Path, recipe: Recipe | None, resume: bool) -> Recipe | None:
         cure = f"Resume it: supple train {folder} --resume, or resume=True. Or choose another folder with --out."
         raise CheckpointError(f"{folder} already holds a {'finished run' if finished else 'training'}.", cure)
     if finished:
+        refuse_changes(checkpoint.read_recipe(folder).resolved(), recipe.resolved() if recipe else {}, folder)
         return None
     if not saved.is_file():
         if recipe is None:
