@@ -26,7 +26,7 @@ def costs_by_hand(batch: int, times: Times, full: float, stages=STAGES) -> Chain
         for k in range(len(stages)):
             for kind in ("body", "head", "note", "take"):
                 latency.learn((kind, k, size), [times(kind, k, size)])
-        latency.learn(("point", "full", size), [full * size])
+        latency.learn(("static", "full", size), [full * size])
         costs.measured(size)
     return costs
 

@@ -100,8 +100,14 @@ def test_a_policy_without_an_exit_that_takes_too_long_answers_as_one_that_never_
     monkeypatch.setattr(model, "policy", calibrated)
     made = of_model(model, 1)
     for size in made.costs.unmeasured(40):
-        ms = {("body", 0): size, ("body", 1): size, ("head", 1): 1000.0, ("head", 2): size, ("point", "full"): 3 * size}
-        for step in (*itertools.product(("body", "head", "note", "take"), range(3)), ("point", "full")):
+        ms = {
+            ("body", 0): size,
+            ("body", 1): size,
+            ("head", 1): 1000.0,
+            ("head", 2): size,
+            ("static", "full"): 3 * size,
+        }
+        for step in (*itertools.product(("body", "head", "note", "take"), range(3)), ("static", "full")):
             made.latency.learn((*step, size), [ms.get(step, 0.0)])
         made.costs.measured(size)
     sizes = counted(made, monkeypatch)

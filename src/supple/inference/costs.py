@@ -20,7 +20,7 @@ class ChainCosts:
     """Usual milliseconds of the steps of a chain, for batches that were measured and, between these, interpolated.
 
     Steps of stage k: `body`, `head`, `note`, which finds who is sure, and `take`, which gathers half of the samples
-    behind it. A step `point` is a point as one static graph.
+    behind it. The step `static` of a point is that point as one graph.
     """
 
     def __init__(self, latency: LatencyEstimator, stages: Sequence[Stage]) -> None:
@@ -74,7 +74,7 @@ class ChainCosts:
         found = self._reduced.get((policy, batch))
         if found is None:
             ms, places = self._fastest(policy, batch)
-            static: Step = "point", str(policy.points[-1])
+            static: Step = "static", str(policy.points[-1])
             if self.latency.knows((*static, self._table[0][0])) and ms > (1 - SAVED) * self.ms(batch, [static]):
                 places = places[-1:]
             found = self._reduced[policy, batch] = looking_at(policy, places)

@@ -21,6 +21,12 @@ def zeros(shape: tuple[Any, ...], batch: int) -> State:
     return tuple(np.zeros((batch, *sides), np.float32) for sides in parts_of(shape))
 
 
+def count(state: State) -> int:
+    """Samples in a batch."""
+    part = next(part for part in state if part is not None)
+    return int(part.shape[0]) if hasattr(part, "shape") else count(part)
+
+
 def must_be_finite(part: Array) -> None:
     """An engine may answer anything at all to NaN or infinity."""
     finite = np.isfinite(part)

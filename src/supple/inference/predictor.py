@@ -20,7 +20,7 @@ import numpy as np
 from supple.errors import DataError, LateError, PointError
 from supple.inference.costs import ChainCosts, answered_by
 from supple.inference.engines import Array, Engine, Graphs, Stage, State, take
-from supple.inference.inputs import taken, zeros
+from supple.inference.inputs import count, taken, zeros
 from supple.inference.latency import LatencyEstimator
 from supple.inference.result import Prediction, predictions
 from supple.inference.skipping import follow
@@ -115,8 +115,8 @@ class Predictor:
         if policy is not None or (anytime and point is None and budget_macs is None):
             reached = self.walk(x, policy, left_ms=left, cancel=cancel, strict=strict)
         else:
-            where, reason = self._choose(asked, left, budget_macs, _count(x), strict)
-            logits, aux = self._timed(("point", where, _count(x)), self._run_point, where, x)
+            where, reason = self._choose(asked, left, budget_macs, count(x), strict)
+            logits, aux = self._timed(("point", where, count(x)), self._run_point, where, x)
             if not np.isfinite(logits).all():
                 raise DataError(f"{where} gave values that are not finite.", "Its weights or its input hold such ones.")
             reached = [Reached(where, row, reason) for row in logits]
@@ -162,7 +162,7 @@ class Predictor:
     ) -> list[Reached]:
         """Inputs ready for the network, run stage by stage. Of the calibrated policy, only exits that are expected to
         save time for a batch of this size are looked at; without any, its last point answers as one graph."""
-        batch = _count(x)
+        batch = count(x)
         if batch == 0:
             return []
         if policy is not None and policy is self.policy and policy.calibrated and left_ms is None and cancel is None:
@@ -281,11 +281,11 @@ class Predictor:
     def _run_body(self, k: int, state: State) -> State:
         body = self.stages[k].body
         assert body is not None
-        found: State = self._timed(("body", k, _count(state)), self.engine.run, body, state)
+        found: State = self._timed(("body", k, count(state)), self.engine.run, body, state)
         return found
 
     def _run_head(self, k: int, state: State) -> Array:
-        found: Array = self._timed(("head", k, _count(state)), self._head, k, state)
+        found: Array = self._timed(("head", k, count(state)), self._head, k, state)
         return found
 
     def _head(self, k: int, state: State) -> Array:
@@ -350,7 +350,7 @@ class Predictor:
     def _learn_chain(self, x: State, warm: int, rounds: int) -> None:
         """Times every step of a chain. With a policy to choose exits of, also what it takes to stop at them and, in
         turn with these, its last point as one graph."""
-        size, spent = _count(x), dict[tuple[Any, ...], list[float]]()
+        size, spent, static = count(x), dict[tuple[Any, ...], list[float]](), list[float]()
         policy, last = None, ""
         if self._answered is not None:
             policy = replace(stop_above(self._answering(), 0.0), measure=self._answered.measure)
@@ -375,17 +375,16 @@ class Predictor:
                         timed("note", k, note, k, logits)
                         timed("take", k, take, state, np.arange(size) % 2 == 0)
             if last in self.graphs.points and done <= FEW:
-                timed("point", last, self._run_point, last, x)
+                static.append(self._clocked(self._run_point, last, x)[0])
         for step in sorted(spent, key=lambda step: step[0] in ("body", "head")):  # last what deadlines are about
-            self.latency.learn(step, spent[step][1 if step[0] == "point" else warm :])
+            self.latency.learn(step, spent[step][warm:])
+        if static:
+            # In proportion to the steps of the same round: a busy machine interrupts long calls more often than steps.
+            usual = sum(self.latency.usual_ms(step) for step in spent)
+            shares = [ms / max(1e-6, sum(steps)) for ms, *steps in zip(static, *spent.values())]
+            self.latency.learn(("static", last, size), [usual * share for share in shares[1:]])
         if policy is not None:
             self.costs.measured(size)
-
-
-def _count(state: State) -> int:
-    """Samples in a batch."""
-    part = next(part for part in state if part is not None)
-    return int(part.shape[0]) if hasattr(part, "shape") else _count(part)
 
 
 def check_limits(**given: float | None) -> None:

@@ -60,9 +60,10 @@ def walk(
             continue
         found.note(k, run_head(k, state))
         going = found.going()
-        if not going.any():
+        count = int(np.count_nonzero(going))
+        if not count:
             break
-        if not going.all() and k < found.last and regroup(found.until_next(k), int(going.sum()), len(going)):
+        if count < len(going) and k < found.last and regroup(found.until_next(k), count, len(going)):
             state = take(state, going)
             found.leave(going)
     return found.result()
@@ -83,7 +84,7 @@ class Answers:
         self._logits: dict[int, Array] = {}  # of the stages that answered
         self._stage = np.full(count, -1)  # of every sample: the stage that answered last,
         self._place = np.zeros(count, np.intp)  # its place among the logits there,
-        self._reasons: dict[int, str] = {}  # and why it ended there, where something else than the chain's end decided
+        self._reasons: dict[int, str] = {}  # and why it ended there, if neither the policy nor the chain's end did it
 
     def reads(self, k: int) -> bool:
         return k in self._answering
@@ -108,13 +109,13 @@ class Answers:
         assert point is not None
         self._logits[k] = logits
         finite = np.isfinite(logits).all(tuple(range(1, logits.ndim)))
-        good = np.flatnonzero(~self._ended & finite)
+        good = finite & ~self._ended
         rows = self._rows[good]
-        self._stage[rows], self._place[rows] = k, good
+        self._stage[rows], self._place[rows] = k, np.flatnonzero(good)
         if last:
-            self._ended[good] = True
+            self._ended |= good
         elif self.policy is not None:
-            self._stop(good[self.policy.stops(self._places[point], logits)[good]], "confident")
+            self._ended |= good & self.policy.stops(self._places[point], logits)
         if not finite.all():
             broken = np.flatnonzero(~self._ended & ~finite)
             self._stop(broken[self._stage[self._rows[broken]] >= 0], "not finite")
@@ -130,11 +131,17 @@ class Answers:
     def result(self) -> list[Reached]:
         if (self._stage < 0).any():
             raise DataError("no exit gave finite numbers.", "The weights or the input hold values that are not finite.")
+        names = {k: (str(self.stages[k].point), self._ending(k)) for k in self._logits}
         made = []
         for row, (k, place) in enumerate(zip(self._stage.tolist(), self._place.tolist())):
-            point = self.stages[k].point
-            assert point is not None
-            budgeted = self.policy is not None and self.policy.calibrated
-            ending = "full" if point == "full" else "budget" if budgeted else "largest"
+            point, ending = names[k]
             made.append(Reached(point, self._logits[k][place], self._reasons.get(row, ending)))
         return made
+
+    def _ending(self, k: int) -> str:
+        """Why samples end at a stage, where nothing else is written down."""
+        if k < self.last:
+            return "confident"
+        if self.stages[k].point == "full":
+            return "full"
+        return "budget" if self.policy is not None and self.policy.calibrated else "largest"
