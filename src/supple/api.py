@@ -2,7 +2,8 @@
 
 A verb takes a model in hand or a run folder, and returns objects. It prints nothing, unless `progress=True` asks for a
 bar on stderr. What is measured of a run is written into its folder; of a model in hand, onto the model (`model.ladder`,
-`model.policy`). Data are a data set, a loader of torch, or a path of pictures; None: the run's own.
+`model.policy`), which is left in eval mode. Data are a data set, a loader of torch, or a path of pictures; None: the
+run's own.
 """
 
 import json
