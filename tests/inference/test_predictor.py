@@ -411,7 +411,7 @@ def test_without_a_chain_points_are_run_one_after_the_other_until_one_is_sure():
 
 # --- a calibrated policy ----------------------------------------------------------------------------------------------
 
-POLICY = Policy(EXITS, (0.9, 0.9), (1.0, 1.0, 1.0), shares=(0.5, 0.25, 0.25))
+POLICY = Policy(EXITS, (0.9, 0.9), (1.0, 1.0, 1.0), shares=(0.8, 0.1, 0.1))
 
 
 def test_the_first_confident_answer_measures_nothing_once_the_predictor_is_warm():

@@ -11,7 +11,7 @@ from supple.inference.engines import Stage
 from supple.inference.latency import LatencyEstimator
 from supple.policy.policy import Policy
 
-SAVED = 0.05  # of the time of one static graph that a chain must be expected to save: less may be noise
+SAVED = 0.1  # of the time of one static graph that a chain must be expected to save: less may be noise
 
 Step = tuple[str, int | str]
 

@@ -10,7 +10,7 @@ finished exit answers. Any other model has its point chosen beforehand. Decoding
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -336,7 +336,7 @@ class Predictor:
             if not self.graphs.stages:
                 self.latency.learn(("point", name, batch), times[WARM:])
         if self.graphs.stages:
-            self._learn_chain(x, WARM, MEASURED)
+            self._learn_chain([x], WARM, MEASURED)
         if self._answered is not None:
             self.measure(batch)
         self._measured = self._measured or batch == 1
@@ -344,47 +344,49 @@ class Predictor:
     def measure(self, batch: int) -> None:
         """Times what decides which exits the policy looks at, for batches of this size and of its halves, unless a
         larger size was measured before."""
-        for size in self.costs.unmeasured(batch):
-            self._learn_chain(zeros(self.shape, size), 1, FEW)
+        self._learn_chain([zeros(self.shape, size) for size in self.costs.unmeasured(batch)], 1, FEW)
 
-    def _learn_chain(self, x: State, warm: int, rounds: int) -> None:
-        """Times every step of a chain. With a policy to choose exits of, also what it takes to stop at them and, in
-        turn with these, its last point as one graph."""
-        size, spent, static = count(x), dict[tuple[Any, ...], list[float]](), list[float]()
-        policy, last = None, ""
+    def _learn_chain(self, batches: list[State], warm: int, rounds: int) -> None:
+        """Times every step of a chain for batches of some sizes: in turn, as an engine may take longer where the size
+        changes."""
+        spent: dict[int, dict[tuple[Any, ...], list[float]]] = {count(x): {} for x in batches}
+        for _ in range(warm + rounds):
+            for x in batches:
+                for step, took in self._time_steps(x):
+                    spent[count(x)].setdefault((*step, count(x)), []).append(took)
+        for size, steps in spent.items():
+            static = {step: steps.pop(step) for step in list(steps) if step[0] == "static"}
+            for step in sorted(steps, key=lambda step: step[0] in ("body", "head")):  # last what deadlines are about
+                self.latency.learn(step, steps[step][warm:])
+            usual = sum(self.latency.usual_ms(step) for step in steps)
+            for step, times in static.items():
+                # In proportion to the steps of its round: a busy machine interrupts long calls more often than steps.
+                shares = [ms / max(1e-6, sum(others)) for ms, *others in zip(times, *steps.values())]
+                self.latency.learn(step, [usual * share for share in shares[warm:]])
+            if self._answered is not None:
+                self.costs.measured(size)
+
+    def _time_steps(self, x: State) -> Iterator[tuple[tuple[str, int | str], float]]:
+        """Runs a chain: its steps, and how many ms each took. With a policy to choose exits of, also what it takes to
+        stop at them, and its last point as one graph."""
+        policy, size, state = None, count(x), x
         if self._answered is not None:
             policy = replace(stop_above(self._answering(), 0.0), measure=self._answered.measure)
-            last = str(self._answered.points[-1])
-
-        def timed(kind: str, where: int | str, call: Callable[..., Any], *given: Any) -> Any:
-            took, found = self._clocked(call, *given)
-            spent.setdefault((kind, where, size), []).append(took)
-            return found
-
-        def note(k: int, logits: Array) -> None:
-            Answers(size, self.stages, policy).note(k, logits)
-
-        for done in range(warm + rounds):
-            state = x
-            for k, stage in enumerate(self.stages):
-                if stage.body is not None:
-                    state = timed("body", k, self.engine.run, stage.body, state)
-                if stage.point is not None:
-                    logits = timed("head", k, self._head, k, state)
-                    if policy is not None:
-                        timed("note", k, note, k, logits)
-                        timed("take", k, take, state, np.arange(size) % 2 == 0)
-            if last in self.graphs.points and done <= FEW:
-                static.append(self._clocked(self._run_point, last, x)[0])
-        for step in sorted(spent, key=lambda step: step[0] in ("body", "head")):  # last what deadlines are about
-            self.latency.learn(step, spent[step][warm:])
-        if static:
-            # In proportion to the steps of the same round: a busy machine interrupts long calls more often than steps.
-            usual = sum(self.latency.usual_ms(step) for step in spent)
-            shares = [ms / max(1e-6, sum(steps)) for ms, *steps in zip(static, *spent.values())]
-            self.latency.learn(("static", last, size), [usual * share for share in shares[1:]])
-        if policy is not None:
-            self.costs.measured(size)
+        for k, stage in enumerate(self.stages):
+            if stage.body is not None:
+                took, state = self._clocked(self._run_body, k, state)
+                yield ("body", k), took
+            if stage.point is not None:
+                took, logits = self._clocked(self._run_head, k, state)
+                yield ("head", k), took
+                if policy is not None:
+                    noted = self._clocked(lambda *given: Answers(size, self.stages, policy).note(*given), k, logits)
+                    yield ("note", k), noted[0]
+                    yield ("take", k), self._clocked(take, state, np.arange(size) % 2 == 0)[0]
+        last = "" if self._answered is None else str(self._answered.points[-1])
+        if last in self.graphs.points:
+            self._run_point(last, x)  # the second call finds its weights in the cache, as it would without the chain
+            yield ("static", last), self._clocked(self._run_point, last, x)[0]
 
 
 def check_limits(**given: float | None) -> None:
