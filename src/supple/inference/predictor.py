@@ -358,11 +358,10 @@ class Predictor:
             static = {step: steps.pop(step) for step in list(steps) if step[0] == "static"}
             for step in sorted(steps, key=lambda step: step[0] in ("body", "head")):  # last what deadlines are about
                 self.latency.learn(step, steps[step][warm:])
-            usual = sum(self.latency.usual_ms(step) for step in steps)
-            for step, times in static.items():
-                # In proportion to the steps of its round: a busy machine interrupts long calls more often than steps.
-                shares = [ms / max(1e-6, sum(others)) for ms, *others in zip(times, *steps.values())]
-                self.latency.learn(step, [usual * share for share in shares[warm:]])
+            for step, times in static.items():  # one, or none
+                # In proportion to a whole round: a busy machine interrupts long calls more often than short steps.
+                usual, fastest = sum(map(self.latency.usual_ms, steps)), min(map(sum, zip(*steps.values())))
+                self.latency.learn(step, [usual * min(times) / max(1e-6, fastest)])
             if self._answered is not None:
                 self.costs.measured(size)
 
