@@ -49,7 +49,9 @@ def predict(
     if sum(choice is not None for choice in choices) > 1:
         named = "--point, --deadline-ms, --budget-macs, --confident or --min-confidence"
         raise RecipeError(f"more than one of {named} is given.", "Give one of them.")
-    made = predictor(run, "torch" if draw is not None else engine, threads or cores(), warm=deadline_ms is not None or confident)
+    made = predictor(
+        run, "torch" if draw is not None else engine, threads or cores(), warm=deadline_ms is not None or confident
+    )
     stops = confident or (min_confidence is not None and made.task.min_score is None)  # else it limits what is listed
     if stops and not made.task.confidence:
         named = "--confident" if confident else "--min-confidence"
