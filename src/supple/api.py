@@ -8,7 +8,6 @@ run's own.
 
 import json
 import os
-import random
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,8 +44,8 @@ from supple.reporting import write_report
 from supple.scoring import draw, evaluate_group
 from supple.scoring import evaluate as score_points
 from supple.surgery.extract import extract_to
-from supple.surgery.merge import check_plan, count_layers, merge_to, must_be_alike, open_merge_inputs, random_plan
 from supple.surgery.merge import merge as merge_models
+from supple.surgery.merge import merge_to, plan_merge
 from supple.surgery.prune import Plan, cut
 from supple.surgery.prune import save as save_pruned
 from supple.tasks import get_task
@@ -179,16 +178,11 @@ def merge(
     """One model of the layers of several. plan: for every layer its source, from 1; None: a random one that takes no
     source twice. ends: whose stem, norm and head. out: a new run folder for it, scored on `data`.
     """
-    inputs = open_merge_inputs(s if isinstance(s, FlexibleModel) else Path(s) for s in sources)
-    must_be_alike(inputs)
-    models = [one.model for one in inputs]
-    layers, owner = count_layers(models[0]), None if ends == "mean" else ends
-    chosen = random_plan(len(models), layers, random.Random(seed)) if plan is None else tuple(plan)
-    check_plan(chosen, owner, len(models), layers)
+    planned = plan_merge((s if isinstance(s, FlexibleModel) else Path(s) for s in sources), plan, ends, seed)
     if out is None:
-        return merge_models(models, chosen, owner)
+        return merge_models(planned.models, planned.plan, planned.owner)
     checkpoint.check_out(Path(out))
-    return merge_to(Path(out), inputs, chosen, owner, open_source(sources[0]).data(data, "test"))
+    return merge_to(Path(out), planned, open_source(sources[0]).data(data, "test"))
 
 
 # --- know what it costs and scores ------------------------------------------------------------------------------------

@@ -52,7 +52,8 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 def _what_a_run_is(folder: Path) -> str:
     if (folder / STATE).is_dir():
-        return f"This training has not finished. Resume it: supple train {folder} --resume."
+        again = f"supple train {folder} --resume, or the same call of supple.fit with resume=True"
+        return f"This training has not finished. Resume it: {again}."
     return "A run is the folder that supple train writes."
 
 

@@ -22,22 +22,10 @@ def merge(
 
     Random merges take no run twice; runs of method shuffle are also scored with layers in arbitrary order.
     """
-    import random
-
     from supple.checkpoint import check_out, read_manifest
     from supple.opening import must_be_run, open_source
     from supple.progress import counting
-    from supple.surgery.merge import (
-        count_layers,
-        doubt,
-        merge_to,
-        must_be_alike,
-        open_merge_inputs,
-        parse_ends,
-        parse_plan,
-        random_plan,
-        score_merges,
-    )
+    from supple.surgery.merge import doubt, merge_to, plan_merge, score_merges
     from supple.text import say
 
     if (out is None) == (count is None):
@@ -52,32 +40,27 @@ def merge(
     if not folders:
         raise MergeError("no run is given.", "Give run folders: supple merge runs/a runs/b --out runs/merged.")
     opened = open_source(folders[0], changes)
-    merge_inputs = open_merge_inputs(folders)
-    must_be_alike(merge_inputs)
-    models = [one.model for one in merge_inputs]
-    layers, total = count_layers(models[0]), len(models)
-    owner = parse_ends(ends, total)
-    chosen = parse_plan(plan, total, layers) if plan is not None else random_plan(total, layers, random.Random(seed))
+    planned = plan_merge(folders, plan, ends, seed)
     test = opened.splits().test
-    warning = doubt(merge_inputs)
-    if warning:
+    if warning := doubt(planned.inputs):
         say(warning)
+    names = [one.name for one in planned.inputs]
     if out is not None:
-        ladder = merge_to(out, merge_inputs, chosen, owner, test).ladder
+        ladder = merge_to(out, planned, test).ladder
         if json:
             print_json({"run": str(out), "merged": read_manifest(out)["merged"], **ladder.to_json()})
             return
-        for layer, run in enumerate(chosen, 1):
-            print(f"layer {layer:<3}from {merge_inputs[run - 1].name}")
-        print(f"the rest from {'the mean of all' if owner is None else merge_inputs[owner - 1].name}")
+        for layer, run in enumerate(planned.plan, 1):
+            print(f"layer {layer:<3}from {names[run - 1]}")
+        print(f"the rest from {'the mean of all' if planned.owner is None else names[planned.owner - 1]}")
         print(f"\n{ladder}\n\n{out / 'report.html'}")
         return
     assert count is not None
     with counting(count * len(test), "merging", quiet=json) as on_progress:
-        found = score_merges(models, test, count, owner=owner, seed=seed, on_progress=on_progress)
+        found = score_merges(planned.models, test, count, owner=planned.owner, seed=seed, on_progress=on_progress)
     if json:
-        facts = {"merges": count, "seed": seed, "ends": ends, "runs": [one.name for one in merge_inputs]}
+        facts = {"merges": count, "seed": seed, "ends": ends, "runs": names}
         print_json({**facts, "points": [accuracy.to_json() for accuracy in found]})
         return
     print(accuracies(found))
-    print(f"({count} merges of {total} runs; {len(test)} test images)")
+    print(f"({count} merges of {len(names)} runs; {len(test)} test images)")

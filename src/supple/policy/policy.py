@@ -57,7 +57,7 @@ MEASURES: dict[str, Callable[[Array], Array]] = {
 def confidence(logits: Array, measure: str = "max_probability", temperature: float = 1.0) -> Array:
     """How sure each answer is, from its logits alone: 0 not at all (or not a number), 1 certain."""
     sure = MEASURES[measure](probabilities(logits, temperature))
-    result: Array = np.clip(np.nan_to_num(sure, nan=0.0), 0, 1)
+    result: Array = np.minimum(np.fmax(sure, 0), 1)
     return result
 
 

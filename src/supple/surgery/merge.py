@@ -39,6 +39,32 @@ class MergeInput:
         return self.model.recipe or checkpoint.recipe_of_model(self.model)
 
 
+@dataclass(frozen=True)
+class PlannedMerge:
+    inputs: Sequence[MergeInput]
+    plan: tuple[int, ...]  # for every layer the input that it comes from
+    owner: int | None  # of everything but the layers; None: the mean of all
+
+    @property
+    def models(self) -> list[FlexibleModel]:
+        return [one.model for one in self.inputs]
+
+
+def plan_merge(
+    sources: Iterable[Path | FlexibleModel], plan: str | Sequence[int] | None, ends: str | int, seed: int
+) -> PlannedMerge:
+    """Opens what is to be merged, and says which layer comes from where; plan None: a random one."""
+    inputs = open_merge_inputs(sources)
+    must_be_alike(inputs)
+    runs, layers = len(inputs), count_layers(inputs[0].model)
+    owner = parse_ends(str(ends), runs)
+    if plan is None:
+        chosen = random_plan(runs, layers, random.Random(seed))
+    else:
+        chosen = parse_plan(plan if isinstance(plan, str) else "-".join(map(str, plan)), runs, layers)
+    return PlannedMerge(inputs, chosen, owner)
+
+
 def open_merge_inputs(sources: Iterable[Path | FlexibleModel]) -> list[MergeInput]:
     """Opens run folders, each of which may be named only once; models are taken as they are."""
     opened: list[MergeInput] = []
@@ -136,19 +162,12 @@ def parse_plan(text: str, runs: int, layers: int) -> Plan:
     if not re.fullmatch(r"\d{1,6}(-\d{1,6})*", text, re.ASCII):
         raise MergeError(f'--plan is "{text[:60]}", which is not a list of numbers.', cure)
     plan = tuple(int(part) for part in text.split("-"))
-    check_plan(plan, None, runs, layers)
-    return plan
-
-
-def check_plan(plan: Plan, owner: int | None, runs: int, layers: int) -> None:
-    cure = f"Name one of the {runs} runs for each of the {layers} layers: --plan {_example(runs, layers)}."
     if len(plan) != layers:
         raise MergeError(f"--plan names runs for {len(plan)} layers; the runs have {layers}.", cure)
     for run in plan:
         if not 1 <= run <= runs:
             raise MergeError(f"--plan names run {run}; there are {runs}, counted from 1.", cure)
-    if owner is not None and not 1 <= owner <= runs:
-        raise MergeError(f"--ends is {owner}.", f"Give the number of a run, from 1 to {runs}, or {MEAN}.")
+    return plan
 
 
 def parse_ends(text: str, runs: int) -> int | None:
@@ -253,13 +272,14 @@ def score_merges(
     return found
 
 
-def merge_to(out: Path, merge_inputs: Sequence[MergeInput], plan: Plan, owner: int | None, test: Any) -> FlexibleModel:
+def merge_to(out: Path, planned: PlannedMerge, test: Any) -> FlexibleModel:
     """Writes the merged model as a run, scored on the test samples; its manifest says where the layers come from."""
+    plan, owner = planned.plan, planned.owner
     facts = {
         "plan": list(plan),
         "ends": MEAN if owner is None else owner,
-        "runs": [{"run": one.name, "weights": one.digest} for one in merge_inputs],
+        "runs": [{"run": one.name, "weights": one.digest} for one in planned.inputs],
     }
-    model = merge([one.model for one in merge_inputs], plan, owner)
-    score_and_save(merge_inputs[(owner or 1) - 1].recipe, out, model, test, {"merged": facts})
+    model = merge(planned.models, plan, owner)
+    score_and_save(planned.inputs[(owner or 1) - 1].recipe, out, model, test, {"merged": facts})
     return model
