@@ -18,6 +18,7 @@ from supple.cli import VERBS
 from supple.errors import CheckpointError, DataError, MergeError, PointError, RecipeError
 from supple.inference.bundle import Bundle
 from supple.ladder import Ladder
+from supple.opening import check_targets, must_take
 from supple.policy.policy import Policy
 from supple.training.build import data_of
 from tiny import tiny_document
@@ -133,6 +134,70 @@ def test_fit_says_what_is_missing_or_does_not_go_together(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (TensorDataset(X[:, :1], Y), "shape (1, 16, 16); the model takes (3, 16, 16)"),
+        (TensorDataset(X, Y + 1), "labels lie in 1..2 with 2 classes"),
+        (TensorDataset(X, Y.float()), "labels are torch.float32"),
+        (DataLoader(TensorDataset(X, Y[:, None].expand(-1, 2)), 8), "labels are torch.int64 (96, 2)"),
+    ],
+)
+def test_samples_that_the_model_cannot_take_are_refused_before_anything_is_written(tmp_path, data, words):
+    with pytest.raises(DataError) as error:
+        supple.fit(own(), data, DATA, out=tmp_path / "run", **QUICK)
+    assert words in error.value.cause
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_look_at_the_samples_changes_no_training(tmp_path):
+    """A loader draws its order from torch's generator."""
+    torch.manual_seed(5)
+    before = torch.random.get_rng_state()
+    must_take(model := own(), loader := DataLoader(DATA, 16, shuffle=True))
+    model.classes = ("dark", "bright")
+    torch.manual_seed(5)
+    check_targets(model, loader)
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_a_model_without_an_input_shape_takes_that_of_the_samples(tmp_path):
+    model = own()
+    model.input_shape = None
+    supple.fit(model, DATA, DATA, out=tmp_path / "run", epochs=1, loss="distill", task="classes", **QUICK)
+    assert model.input_shape == (3, 16, 16)
+
+
+def test_a_run_and_an_exported_folder_are_printed_in_a_line_or_two(run, tmp_path):
+    assert len(repr(run)) < 200
+    assert len(repr(supple.export(run.model, tmp_path / "exported", calibration=DATA))) < 500
+
+
+def test_a_model_exported_again_is_not_written_again_and_follows_its_policy(run, tmp_path):
+    model = supple.load(run, factory=own)
+    first = supple.export(model, tmp_path / "exported", calibration=DATA)
+    written = (first.folder / "manifest.json").stat().st_mtime_ns
+    assert supple.export(model, tmp_path / "exported", calibration=DATA) == first
+    assert (first.folder / "manifest.json").stat().st_mtime_ns == written
+    policy = supple.calibrate(model, DATA, budget_macs="0.9x")
+    assert supple.export(model, tmp_path / "exported", calibration=DATA).policy == policy
+
+
+def test_an_exported_folder_with_a_field_of_another_module_asks_for_the_module(run, tmp_path):
+    folder = supple.export(run.model, tmp_path / "exported", calibration=DATA).folder
+    manifest = (folder / "manifest.json").read_text()
+    assert '"exit=1"' in manifest
+    (folder / "manifest.json").write_text(manifest.replace('"exit=1"', '"tokens=1"'))
+    with pytest.raises(CheckpointError, match=r"unknown here(.|\n)*--import MODULE"):
+        supple.predictor(folder)
+
+
+def test_a_predictor_takes_tensors_and_says_which_exits_it_looks_at(run):
+    with supple.predictor(run.model) as predictor:
+        assert predictor.predict(X[:2])[0].label in ("dark", "bright")
+        assert predictor.policy_for(2) is None  # nothing was calibrated
+
+
 def pictures(root: Path) -> Path:
     for part in ("train", "test"):
         for value, kind in enumerate(("dark", "light")):
@@ -180,7 +245,7 @@ def test_any_other_network_comes_back_through_its_factory(run):
     assert torch.equal(again(X), run.model(X))
     assert again.classes == ("dark", "bright")
     assert again.ladder.to_json() == run.ladder.to_json()
-    with pytest.raises(CheckpointError, match="the model expects"):
+    with pytest.raises(CheckpointError, match="the model expects.*\n.*factory builds another network"):
         supple.load(run, factory=lambda: supple.static(network(), input_shape=(3, 16, 16)))
 
 

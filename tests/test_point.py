@@ -233,11 +233,16 @@ def test_points_made_before_a_field_was_added_equal_the_same_afterwards() -> Non
         _ = before[0].tokens
 
 
-@pytest.mark.parametrize("name", ["exit", "full", "two words", "parse", "count", ""])
+@pytest.mark.parametrize("name", ["full", "two words", "parse", "count", ""])
 def test_a_field_needs_a_name_of_its_own(name: str) -> None:
     with pytest.raises(PointError, match="cannot be called"):
         add_field(Field(name, None, int, some_tokens, "", "2"))
     assert list(FIELDS) == ["exit", "width", "layers", "skip"]
+
+
+def test_a_field_is_added_once() -> None:
+    with pytest.raises(PointError, match='already have a field "exit"'):
+        add_field(Field("exit", None, int, some_tokens, "", "2"))
 
 
 def test_a_field_whose_example_is_its_default_is_refused() -> None:

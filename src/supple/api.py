@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,7 +34,17 @@ from supple.ladder import Ladder
 from supple.machine import cores, machine
 from supple.methods.ranking import Ranking
 from supple.model import FlexibleModel
-from supple.opening import Opened, Path_, Source, class_names, must_be_run, open_any, open_source
+from supple.opening import (
+    Opened,
+    Path_,
+    Source,
+    check_targets,
+    class_names,
+    must_be_run,
+    must_take,
+    open_any,
+    open_source,
+)
 from supple.point import AnyPoint, Point, as_point
 from supple.policy.fitting import Target
 from supple.policy.policy import MEASURES, Policy
@@ -61,7 +71,7 @@ class Run:
     """A finished training. It stands for its folder wherever a path is taken."""
 
     folder: Path
-    model: FlexibleModel
+    model: FlexibleModel = field(repr=False)
 
     @property
     def ladder(self) -> Ladder:
@@ -102,7 +112,8 @@ def fit(
     batch_size: int = 64,
     classes: Sequence[str] | None = None,
     preprocess: Any = None,
-    loss: Mapping[str, Any] | None = None,
+    task: str | None = None,
+    loss: str | Mapping[str, Any] | None = None,
     resume: bool = False,
     progress: bool = False,
     **train: Any,
@@ -112,10 +123,13 @@ def fit(
     data, val, test: data sets, or loaders, which have a batch size of their own; or data alone, a path of pictures,
     which is split. `val` chooses the epoch; the run's scores are on `test` or, without one, on `val`. classes (names)
     and preprocess (a mapping with size, channels, mean and std) are needed for answers from files; pictures bring their
-    own. loss and the further keywords are those of a recipe's sections `loss` and `train`: lr=0.01, optimizer="adamw".
-    `resume=True` goes on with a training that was interrupted, with a loader from the last whole epoch on.
+    own. task: what the model is for, if not what it was built for. loss and the further keywords are those of a
+    recipe's sections `loss` and `train`: lr=0.01, optimizer="adamw". `resume=True` goes on with a training that was
+    interrupted, with a loader from the last whole epoch on.
     """
     about: dict[str, Any] = {"batch_size": batch_size}
+    if task is not None:
+        model.task = get_task(task).name
     if isinstance(data, (str, os.PathLike)):
         if val is not None or test is not None:
             raise DataError("data is a path, which is split: val and test do not go with it.", "Leave them out.")
@@ -128,11 +142,14 @@ def fit(
         about |= {"classes": len(classes), "fingerprint": splits.fingerprint}
     if val is None:
         raise DataError("val is missing: the best epoch is chosen with it.", "Give samples that are not trained on.")
+    must_take(model, data)
     model.classes = class_names(model, data, classes)
+    check_targets(model, data)
     if preprocess is not None:
         found = preprocess if hasattr(preprocess, "arrays") else saved_preprocess(model.task, dict(preprocess))
         model.preprocess = found
     settings = {"epochs": epochs, **train}
+    loss = {"name": loss} if isinstance(loss, str) else loss
     how: dict[str, Any] = {"loss": loss, "about": about, "resume": resume, "quiet": not progress}
     return Run(fit_model(model, data, val, Path(out), settings, test=test, **how), model)
 
@@ -332,7 +349,7 @@ def calibrate(
     given = [Target.parse(kind, str(value)) for kind, value in asked.items() if value is not None]
     if len(given) != 1:
         count = "none" if not given else "more than one"
-        cure = "Give one of them: supple calibrate RUN --budget-macs 0.5x."
+        cure = 'Give one of them: supple calibrate RUN --budget-macs 0.5x, or budget_macs="0.5x" in Python.'
         raise RecipeError(f"{count} of --budget-macs, --budget-ms, --max-drop is given.", cure)
     if measure not in MEASURES:
         raise RecipeError(f'--measure is "{measure}".', did_you_mean(measure, MEASURES))
@@ -376,9 +393,9 @@ def export(
     weights = checkpoint.digest(opened.model)
     if out is None and opened.folder is not None:
         out = opened.folder / EXPORTS / f"{to}-{wanted.precision}"
-        if (there := up_to_date(out, opened.model, weights, wanted)) is not None:
-            return there
     assert out is not None
+    if (there := up_to_date(Path(out), opened.model, weights, wanted)) is not None:
+        return there
     checkpoint.check_out(Path(out))
     held = Held(*opened.parts(calibration))
     if held.val is None and wanted.precision != "fp32":

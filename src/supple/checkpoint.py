@@ -148,7 +148,8 @@ def load(folder: str | Path, factory: Callable[[], FlexibleModel] | None = None)
         model.preprocess = None if saved is None else saved_preprocess(model.task, saved)
     except (LookupError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{folder / MANIFEST} is incomplete: {error}.", "Restore it, or train again.") from None
-    fill(model, tensors, folder / WEIGHTS)
+    built = "" if factory is None else "The factory builds another network than the one that was saved."
+    fill(model, tensors, folder / WEIGHTS, built)
     model.ladder = load_ladder(folder)
     model.policy = load_policy(folder, model)
     return model.eval()
@@ -168,15 +169,15 @@ def _tuples(shape: Any) -> Any:
     return tuple(map(_tuples, shape)) if isinstance(shape, list) else shape
 
 
-def fill(model: FlexibleModel, tensors: dict[str, Tensor], path: Path) -> None:
+def fill(model: FlexibleModel, tensors: dict[str, Tensor], path: Path, cure: str = "") -> None:
     """Loads weights into a model, refusing by name what is missing, left over or of another shape."""
+    cure = cure or "The weights do not belong to this recipe. Restore the folder, or train again."
     expected = model.state_dict()
     for name in (*expected, *tensors):
         there, wanted = tensors.get(name), expected.get(name)
         if there is None or wanted is None or there.shape != wanted.shape:
             seen = "nothing" if there is None else f"shape {tuple(there.shape)}"
             want = "nothing" if wanted is None else f"shape {tuple(wanted.shape)}"
-            cure = "The weights do not belong to this recipe. Restore the folder, or train again."
             raise CheckpointError(f"{path}: {name} has {seen}, the model expects {want}.", cure)
     model.load_state_dict(tensors)
 

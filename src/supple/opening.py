@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 
 from supple import checkpoint
+from supple.data.loaders import as_batches
 from supple.data.registry import load as load_set
 from supple.data.splits import Splits
 from supple.errors import CheckpointError, DataError, PointError, RecipeError
@@ -23,6 +24,7 @@ from supple.training.build import load_data, skeleton
 
 Path_ = str | os.PathLike[str]
 Source = FlexibleModel | Path_  # a model in hand, or a run folder
+DRAWN = 256  # labels that are looked at before a training
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,29 @@ def must_be_run(target: Path_) -> Path:
     if not path.is_dir():
         raise CheckpointError(f"there is no run folder {path}.", "Give the folder that supple train writes.")
     return path
+
+
+def must_take(model: FlexibleModel, data: Any) -> None:
+    """Refuses samples of another shape than the model's; one that has none takes theirs."""
+    with torch.random.fork_rng(devices=[]):  # a loader draws its order
+        x, _ = as_batches(data).example(2)
+    if not isinstance(x, torch.Tensor):
+        return  # several inputs
+    shape = tuple(x.shape[1:])
+    model.input_shape = model.input_shape or shape
+    if shape != model.input_shape:
+        cure = "Resize the samples, or build the model with another input_shape."
+        raise DataError(f"the samples have the shape {shape}; the model takes {model.input_shape}.", cure)
+
+
+def check_targets(model: FlexibleModel, data: Any) -> None:
+    """Refuses labels that the model's task cannot learn, of some that are drawn."""
+    check = get_task(model.task).check_targets
+    if check is not None:
+        with torch.random.fork_rng(devices=[]):
+            drawn = [y for _, y in as_batches(data).drawn(DRAWN, 64, 0)]
+        if drawn and all(isinstance(y, torch.Tensor) for y in drawn):
+            check(torch.cat(drawn), model.classes)
 
 
 def class_names(model: FlexibleModel, data: Any, given: Sequence[str] | None) -> tuple[str, ...]:

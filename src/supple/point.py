@@ -33,7 +33,9 @@ FIELDS: dict[str, Field] = {}  # by name, in the order they are written in
 
 def add_field(field: Field) -> None:
     """Gives every point one more axis. Points made before compare, hash and print as they did."""
-    if not field.name.isidentifier() or field.name in FIELDS or field.name in ("full", *dir(Point)):
+    if field.name in FIELDS:
+        raise PointError(f'points already have a field "{field.name}".', "Add it once, or choose another name.")
+    if not field.name.isidentifier() or field.name in ("full", *dir(Point)):
         cure = f"Use a plain word, other than: {', '.join(('full', *FIELDS))}."
         raise PointError(f'a field of points cannot be called "{field.name}".', cure)
     if field.parse(field.example) == field.default or field.check(field.default) != field.default:

@@ -80,7 +80,9 @@ def did_you_mean(word: str, options: Iterable[str]) -> str:
 
 def nearest(word: str, options: Iterable[str]) -> str | None:
     """The option that a misspelt word comes close to, if any."""
-    return next(iter(difflib.get_close_matches(word, sorted(options), n=1, cutoff=0.6)), None)
+    folded = {option.lower(): option for option in sorted(options)}
+    close = difflib.get_close_matches(word.lower(), folded, n=1, cutoff=0.6)
+    return folded[close[0]] if close else None
 
 
 def say(message: str) -> None:

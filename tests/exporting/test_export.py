@@ -430,7 +430,10 @@ def test_export_verb_writes_checks_and_finds_it_again(command, exits_copy):
     assert [(c["engine"], c["precision"]) for c in done["checks"]] == [("onnxruntime", "fp32"), ("openvino", "fp32")]
     assert all(check["difference"] < 1e-4 for check in done["checks"])
     assert command("predict", exits_copy / "one", exits_copy / "curve.png").status == 0
-    command("export", exits_copy, "--out", exits_copy / "one").refused(2, "already exists", "--out")
+    command("export", exits_copy, "--out", exits_copy / "one").refused(2, "was made for exit=1", "--out")
+    command("export", exits_copy, "--out", exits_copy).refused(2, "already exists", "--out")
+    other = command("export", exits_copy, "--point", "exit=1", "--to", "openvino", "--out", exits_copy / "one")
+    other.refused(2, "was made for onnx in fp32", "--out")
     times = json.loads((exits_copy / "one" / "ladder.json").read_text())["points"]
     assert {row["engine"] for row in times if row.get("p50_ms")} == {"onnxruntime", "openvino"}
     command("bench", exits_copy / "one", "--point", "exit=9").refused(2, "no point exit=9", "Use one of these")

@@ -55,7 +55,7 @@ def test_metrics_of_different_tasks_do_not_share_a_name():
 
 
 def test_an_answer_can_be_written_as_json_and_does_not_depend_on_the_batch(task):
-    logits = LOGITS[task.name].numpy()
+    logits = LOGITS.get(task.name, LOGITS["classes"]).numpy()
     answers = task.answer(logits, CLASSES)
     assert len(answers) == 3
     for row, answer in zip(logits, answers):

@@ -49,7 +49,8 @@ def test_arguments_reach_the_optimizer_and_defaults_are_written_out() -> None:
     ("given", "cause", "cure"),
     [
         ("adan_w", 'train.optimizer "adan_w" is unknown', 'Did you mean "adanw"?'),
-        ("lbfgs", 'train.optimizer "lbfgs" is unknown', "--import"),
+        ("NAdam", 'train.optimizer "NAdam" is unknown', 'Did you mean "nadam"?'),
+        ("lbfgs", "train.optimizer lbfgs does not fit this loop", "another"),
         (
             {"name": "adam", "beta": 1},
             'unknown key "train.optimizer.beta"',

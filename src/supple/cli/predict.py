@@ -58,6 +58,9 @@ def predict(
         raise RecipeError(f"{named} is not for the task {made.task.name}: no exit says how sure it is.", "Use --point.")
     if confident:
         _must_be_calibrated(run, made)
+        used = made.policy_for(1)
+        if used is not None and len(used.points) == 1:
+            say(f"no exit saves time on this engine, singly: {used.points[0]} answers as one graph")
     how: dict[str, Any] = {"point": point, "deadline_ms": deadline_ms, "confident": confident}
     how |= {"budget_macs": None if budget_macs is None else _macs(budget_macs, made.ladder)}
     how |= {"min_confidence": min_confidence}

@@ -41,11 +41,11 @@ def profile(
         extra = [{"paper_flops": p.flops, "acceleration": p.acceleration} for p in published] or [{} for _ in rows]
         print_json({"points": [{**row.to_json(), **more} for row, more in zip(rows, extra)]})
         return
-    header = ["point", "MMACs", "MMACs incl. earlier exits", "params", "own branch"]
-    lines = [
-        [r.point, millions(r.macs), millions(r.macs_through), quantity(r.params), quantity(r.branch_params)]
-        for r in rows
-    ]
+    header = ["point", "MMACs", "params"]
+    lines = [[row.point, millions(row.macs), quantity(row.params)] for row in rows]
+    if any(row.branch_params for row in rows):
+        header += ["own branch", "MMACs incl. earlier exits"]
+        lines = [[*ln, quantity(r.branch_params), millions(r.macs_through)] for ln, r in zip(lines, rows)]
     if published:
         header += ["paper FLOPs (B)"]
         lines = [[*line, f"{p.flops / 1e9:.4f}"] for line, p in zip(lines, published)]

@@ -19,7 +19,7 @@ from supple.exporting.check import Archives, largest_difference, lost_of, scores
 from supple.exporting.convert import convert
 from supple.exporting.graphs import Chain, Graph, chain_of, given_to, graphs_of, has_attention, one_by_one, skip_graphs
 from supple.exporting.quantize import quantize
-from supple.inference.bundle import FORMAT, KINDS, LADDER, MANIFEST, Bundle, Check, open_bundle
+from supple.inference.bundle import FORMAT, KINDS, LADDER, MANIFEST, Bundle, Check, is_bundle, open_bundle
 from supple.inference.engines import MAX_DROP, Engine, available, must_have_bf16, open_engine
 from supple.ladder import Ladder
 from supple.machine import machine
@@ -79,12 +79,14 @@ def precision_of(to: str, int8: bool, bf16: bool) -> str:
 
 def up_to_date(folder: Path, model: FlexibleModel, weights: str, wanted: Wanted) -> Bundle | None:
     """The folder if it is there and what would be written, now with the model's policy; None: it is not there."""
-    if not (folder / MANIFEST).is_file():
+    if not is_bundle(folder):
         return None
     there = open_bundle(folder)
     other = None
     if there.checkpoint != weights:
         other = "from other weights"
+    elif (there.kind, there.precision) != (wanted.to, wanted.precision):
+        other = f"for {there.kind} in {there.precision}"
     elif there.asked != tuple(map(str, wanted.points)):
         other = f"for {first(there.asked) or 'all points'}"
     elif wanted.precision != "fp32" and there.max_drop != wanted.max_drop:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from supple.errors import CheckpointError
+from supple.errors import CheckpointError, PointError
 from supple.files import sha256
 from supple.inference.engines import Graphs, Layer, Stage
 from supple.ladder import Ladder
@@ -47,16 +47,16 @@ class Bundle:
     kind: str  # a key of KINDS
     precision: str  # fp32, bf16 (whose graphs are those of fp32) or int8
     checkpoint: str  # sha256 of the weights that it was made from
-    graphs: Graphs  # by their files
+    graphs: Graphs = field(repr=False)  # by their files
     task: str
     classes: tuple[str, ...]
     input_shape: tuple[Any, ...]
-    preprocess: dict[str, Any] | None
-    policy: Policy | None
-    checks: tuple[Check, ...]  # one for each engine and precision that the folder may be run with
+    preprocess: dict[str, Any] | None = field(repr=False)
+    policy: Policy | None = field(repr=False)
+    checks: tuple[Check, ...] = field(repr=False)  # one for each engine and precision that the folder may be run with
     asked: tuple[str, ...]  # the points that were asked for; empty: all
     max_drop: float  # int8, bf16: what a point might lose
-    ladder: Ladder = field(default_factory=Ladder, compare=False)
+    ladder: Ladder = field(default_factory=Ladder, compare=False, repr=False)
 
     def __fspath__(self) -> str:
         return str(self.folder)
@@ -104,6 +104,9 @@ def open_bundle(folder: str | os.PathLike[str]) -> Bundle:
         bundle, digests = _read(folder, manifest), dict(manifest["files"])
     except CheckpointError:
         raise
+    except PointError as error:
+        named = "If a module of yours adds a field, name it: supple predict ... --import MODULE."
+        raise CheckpointError(f"{folder / MANIFEST} names a point that is unknown here: {error.cause}", named) from None
     except Exception as error:
         raise CheckpointError(f"{folder / MANIFEST} is incomplete: {error!r:.200}.", cure) from None
     for name, digest in digests.items():

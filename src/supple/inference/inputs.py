@@ -37,6 +37,8 @@ def must_be_finite(part: Array) -> None:
 
 def taken(given: Any, shape: tuple[Any, ...], preprocess: Any, partial: bool) -> tuple[State, bool]:
     """What the network takes, and whether it is of a single file or picture. partial: a part may be missing."""
+    if hasattr(given, "detach"):  # a tensor of torch, which is not imported here
+        given = given.detach().cpu().numpy()
     if isinstance(given, tuple) or (isinstance(given, np.ndarray) and given.dtype == np.float32):
         parts, expected = given if isinstance(given, tuple) else (given,), parts_of(shape)
         shapes = [part.shape if isinstance(part, np.ndarray) else type(part).__name__ for part in parts]

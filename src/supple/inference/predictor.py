@@ -166,9 +166,7 @@ class Predictor:
         if batch == 0:
             return []
         if policy is not None and policy is self.policy and policy.calibrated and left_ms is None and cancel is None:
-            if self._answered is not None:
-                self.measure(batch)
-                policy = self.costs.reduced(self._answered, batch)
+            policy = self.policy_for(batch) or policy
             last = str(policy.points[-1])
             if len(policy.points) == 1 and last in self.graphs.points:
                 logits, _ = self._run_point(last, x)
@@ -189,6 +187,15 @@ class Predictor:
             strict=strict,
             clock=self._clock,
         )
+
+    def policy_for(self, batch: int = 1) -> Policy | None:
+        """The calibrated policy, with those of its exits that save time here for a batch of this size. Where only one
+        point is left, it answers as one graph.
+        """
+        if self.policy is None or self._answered is None or not self.policy.calibrated:
+            return self.policy
+        self.measure(batch)
+        return self.costs.reduced(self._answered, batch)
 
     def run_point(self, name: str, x: State) -> Array:
         """The logits of a point; where samples skip layers, those layers do not run."""

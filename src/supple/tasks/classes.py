@@ -42,7 +42,7 @@ def check_targets(targets: Any, classes: tuple[str, ...]) -> None:
 
     if not isinstance(targets, Tensor) or targets.dtype != torch.int64 or targets.dim() != 1:
         given = f"{targets.dtype} {tuple(targets.shape)}" if isinstance(targets, Tensor) else type(targets).__name__
-        raise DataError(f"labels are {given}.", "Give int64 labels of shape (count,).")
+        raise DataError(f"labels are {given}.", "Give int64 labels of shape (count,), or name another task.")
     low, high = int(targets.min()), int(targets.max())
     if low < 0 or high >= len(classes):
         cure = f"Labels count from 0 to {len(classes) - 1}."

@@ -25,8 +25,8 @@ KEY = "train.optimizer"
 OptimizerClass = Callable[..., Optimizer]
 # Looked at first; a module given by --import may add its own: (params, lr, weight_decay, and whatever a recipe sets).
 OPTIMIZERS: dict[str, OptimizerClass] = {"sgd": partial(torch.optim.SGD, momentum=0.9)}
-# lbfgs needs the loss again inside a step, sparseadam sparse gradients; torch's muon takes only matrices (not timm's).
-UNSUITED = ("optimizer", "lbfgs", "sparseadam", "muon")
+UNSUITED = ("optimizer", "lbfgs", "sparseadam", "muon")  # muon: timm's is taken, torch's takes only matrices
+UNSUITED_BECAUSE = "lbfgs needs the loss again inside a step, sparseadam sparse gradients"
 PLAIN: dict[Any, type] = {"int": int, "float": float, "bool": bool, "str": str}  # annotations that are text
 
 
@@ -38,6 +38,8 @@ def find_optimizer(name: str) -> OptimizerClass:
     timm: Any = importlib.import_module("timm.optim")
     known = [other for other in timm.list_optimizers() if not timm.get_optimizer_info(other).second_order]
     if name not in known:
+        if name in UNSUITED:
+            raise RecipeError(f"{KEY} {name} does not fit this loop: {UNSUITED_BECAUSE}.", "Choose another optimizer.")
         cure = f"{did_you_mean(name, {*ours, *known})} One of your own: supple VERB ... --import MODULE."
         raise RecipeError(f'{KEY} "{name}" is unknown.', cure)
     try:

@@ -29,6 +29,7 @@ BLOCK_SAMPLES = 2**21  # of sounds per task: 8 MB, 131 clips of a second at 16 k
 SMALL = 10_000  # pixels; below, threads waiting for each other cost more than they gain (measured: 32 px 1.6 times)
 MEMORY_LIMIT = 2 * 1024**3  # bytes; larger sets are read from their files, batch by batch
 SAMPLE = 1000  # images to measure mean and deviation from, when they are not in memory
+EMPTY = "Replace unreadable files, or change the settings that split the set."
 SKIPPED_SHARE = 0.001  # of the files; unreadable ones up to this share, or one, are left out
 
 
@@ -120,7 +121,7 @@ def _splits(
 ) -> Splits:
     for part, word in zip(parts, ("training", "validation", "test")):
         if len(part) == 0:
-            raise DataError(f'data set "{reader.name}" has no {word} image left.', "Replace the unreadable files.")
+            raise DataError(f'data set "{reader.name}" has no {word} sample left.', EMPTY)
     mean, std = measured
     if mean is None or std is None:
         found_mean, found_std = measure(_sample(parts[0], blank))
