@@ -134,7 +134,7 @@ def fit(
         if val is not None or test is not None:
             raise DataError("data is a path, which is split: val and test do not go with it.", "Leave them out.")
         shape = model.input_shape or (3, 0, 0)
-        settings = {"root": os.fspath(data), "size": shape[1], "channels": shape[0]}
+        settings = {"root": os.fspath(data), **expected(model), "size": shape[1], "channels": shape[0]}
         splits = load_set("folder", **settings)
         data, val, test = splits.train, splits.val, splits.test
         classes, preprocess = splits.train.classes, splits.train.preprocess
@@ -152,6 +152,14 @@ def fit(
     loss = {"name": loss} if isinstance(loss, str) else loss
     how: dict[str, Any] = {"loss": loss, "about": about, "resume": resume, "quiet": not progress}
     return Run(fit_model(model, data, val, Path(out), settings, test=test, **how), model)
+
+
+def expected(model: FlexibleModel) -> dict[str, Any]:
+    """How the weights that a model started from want pictures to be prepared, as settings of a data set."""
+    wanted = dict(model.expected_input)
+    if model.input_shape is not None and wanted.get("size") != model.input_shape[-1]:
+        wanted["crop_share"] = 1.0
+    return wanted
 
 
 def extract(source: Source, out: Path_, point: AnyPoint = "full", *, deploy: bool = False) -> Path:

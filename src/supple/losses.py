@@ -3,6 +3,8 @@
 The four objectives of IPKD-TA (Ozerov & Duong), eqs. (4)-(7), are one formula with a teacher matrix.
 """
 
+import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
@@ -86,10 +88,10 @@ def distill(
 ) -> Tensor:
     """In-place distillation among nested points, eqs. (4)-(7) of Ozerov & Duong.
 
-    logits[i] belongs to point i, smallest first. teachers[i, j] is how much point j teaches point i; each row sums to
-    1, or to 0 for a point without a teacher, which learns from the labels alone. IPKD, TA-1 and TA-M differ only in
-    this matrix: see `teach_from`. The points' losses are summed, not averaged, each times its weight (None: all 1).
-    `smoothing` softens the labels.
+    logits[i] belongs to point i, smallest first; target: a class for each sample, or a row of shares of the classes.
+    teachers[i, j] is how much point j teaches point i; each row sums to 1, or to 0 for a point without a teacher, which
+    learns from the labels alone. IPKD, TA-1 and TA-M differ only in this matrix: see `teach_from`. The points' losses
+    are summed, not averaged, each times its weight (None: all 1). `smoothing` softens the labels.
 
     Departure: (1) and (2) print the student as the first argument, which would put the logarithm on a one-hot label.
     We read both with the target first, so (2) is KL(teacher || student). Teachers are detached. As usual, a divergence
@@ -121,18 +123,23 @@ def distill_objective(
     kind: Kind = "kl",  # how far a student is from its teacher
     smoothing: float = 0.0,  # label smoothing of the hard part
     weights: tuple[float, ...] = (),  # of each point's loss, cheapest first; none given: all 1
+    warmup: float = 0.0,  # epochs over which lam rises from 0, while the teachers learn
+    epoch: float = math.inf,  # how many are over
 ) -> Objective:
     """`distill` over the outputs of all or some of `points`, matched by point.
 
     An output of another point (one drawn from a group) learns from the labels alone.
     """
-    if not 0 <= lam <= 1 or tau <= 0 or not 0 <= smoothing < 1:
-        cure = "lam lies in 0..1, tau is above 0, smoothing in 0..1 (below 1)."
-        raise RecipeError(f"loss.lam={lam}, loss.tau={tau}, loss.smoothing={smoothing} are out of range.", cure)
+    if not 0 <= lam <= 1 or tau <= 0 or not 0 <= smoothing < 1 or warmup < 0:
+        cure = "lam lies in 0..1, tau is above 0, smoothing in 0..1 (below 1), warmup not below 0."
+        raise RecipeError(
+            f"loss.lam={lam}, loss.tau={tau}, loss.smoothing={smoothing}, loss.warmup={warmup}: out of range.", cure
+        )
     n = len(points)
     check_weights(weights, n)
     matrix = teach_from(teachers, n) if isinstance(teachers, str) else teacher_matrix(teachers, n)
     places = {point: i for i, point in enumerate(points)}
+    lam *= min(1.0, epoch / warmup) if warmup else 1.0
 
     def objective(outputs: Sequence[Output], target: Tensor) -> Tensor:
         if any(output.point not in places for output in outputs):
@@ -208,8 +215,11 @@ def usual_loss(task: str) -> str:
     return get_task(task).objectives[0]
 
 
-def make_objective(loss: Mapping[str, Any], points: Sequence[Point], task: str) -> Objective:
-    """The objective of a recipe's `loss` section, for models of a task. One that no task declares trains any task."""
+def make_objective(loss: Mapping[str, Any], points: Sequence[Point], task: str, epoch: float = math.inf) -> Objective:
+    """The objective of a recipe's `loss` section, for models of a task. One that no task declares trains any task.
+
+    epoch: how many are over, for those that change with it.
+    """
     name = loss["name"]
     declaring = [other.name for other in TASKS.values() if name in other.objectives]
     if declaring and task not in declaring:
@@ -217,4 +227,6 @@ def make_objective(loss: Mapping[str, Any], points: Sequence[Point], task: str) 
             f"loss.name is {name}, which is for {' or '.join(declaring)}, but the task of these data is {task}.",
             f"Set loss.name={' or '.join(get_task(task).objectives) or 'one of your own'}.",
         )
-    return OBJECTIVES[name](points, **{key: value for key, value in loss.items() if key != "name"})
+    make = OBJECTIVES[name]
+    when = {"epoch": epoch} if "epoch" in inspect.signature(make).parameters else {}
+    return make(points, **{key: value for key, value in loss.items() if key != "name"}, **when)

@@ -80,6 +80,7 @@ class FlexibleModel(nn.Module):
     backbone: nn.Module | None  # the network that the method holds; None: it took the network apart
     backbone_spec: dict[str, Any] | None = None  # its section of a recipe; None: it is a module without a name
     method_spec: dict[str, Any] | None = None  # that of the method; None: it is not one of METHODS
+    expected_input: Mapping[str, Any] = {}  # settings of `data` that the weights it started from were made for
     recipe: "Recipe | None" = None  # that it was trained with; set by `supple.load` and by training
 
     def __init__(self) -> None:
@@ -134,6 +135,9 @@ class FlexibleModel(nn.Module):
     def begin_phase(self, phase: int) -> tuple[Point, ...]:
         """Called before a phase (they count from 0): says what may learn in it, and gives the points that do."""
         return self.points
+
+    def unfreeze(self, parts: Sequence[str]) -> None:
+        """Lets parts of a frozen network, by path, learn all the same. Default: whatever may learn does already."""
 
     def add_points(self, points: Iterable[AnyPoint]) -> None:
         """Makes room for further points (no statistics yet: `settle` finds them, a checkpoint brings them)."""

@@ -22,6 +22,7 @@ from supple.text import did_you_mean, nearest
 T = TypeVar("T", bound=BaseModel)
 STRICT = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
 LARGEST = 1_000_000  # bytes of a recipe file
+GIVEN = ("num_classes", "in_channels", "input_shape", "epoch")  # keyword arguments that data or the loop decide
 # Settings that have settings of their own.
 NESTED = (("method", "branch"), ("backbone", "args"), ("train", "optimizer"), ("train", "schedule"))
 
@@ -58,11 +59,17 @@ class Train(BaseModel):
     weight_decay: float = Field(1e-4, ge=0)
     schedule: Annotated[dict[str, Any], BeforeValidator(_schedule)] = Field("cosine", validate_default=True)
     warmup: float = Field(0.0, ge=0)  # epochs in which the rate rises from 0
+    layer_decay: float = Field(1.0, gt=0, le=1)  # rate of each layer over that of the next, from the last one down
+    decay_all: bool = True  # weight decay on biases and norms, too
+    ema: float = Field(0.0, ge=0, lt=1)  # decay of the averaged weights, which are the ones kept; 0: no averaging
+    mixup: float = Field(0.0, ge=0, le=10)  # alpha of mixup: pairs of images are blended; 0: off
+    cutmix: float = Field(0.0, ge=0, le=10)  # alpha of cutmix: a rectangle comes from another image; 0: off
+    accumulate: int = Field(1, ge=1, le=1024)  # a batch goes through the network in so many parts
     early_stop: int = Field(0, ge=0)  # stop after so many epochs without a better validation loss; 0: never
     clip: float = Field(0.0, ge=0)  # largest gradient norm; 0: no clipping
     sample: str = "every"  # which points a step trains: a key of supple.sampling.SAMPLERS, or a group of the method
     select: Literal["score", "loss"] = "score"  # the epoch kept: best mean score of the points, or mean loss
-    init: str | None = None  # weights to start from: a run, a .safetensors file, or "pretrained" (timm, torchvision)
+    init: str | None = None  # weights to start from: a run, a file of weights, or "pretrained" (timm, torchvision)
     cache_features: str | None = None  # classifier_wise: a folder to keep what the branches read in, computed once
     cache_augmented: bool = False  # cache_features although images are augmented: they are then taken as they are
     settle: tuple[str, ...] = ()  # further points to settle after training, such as width=0.35
@@ -193,12 +200,12 @@ def recipe_folders() -> list[Path]:
 
 
 def keywords(target: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
-    """Type and default of the keyword-only arguments of a class or function, save those that data decide; a default of
-    `...` means that there is none.
+    """Type and default of the keyword-only arguments of a class or function, save those of GIVEN; a default of `...`
+    means that there is none.
     """
     fields: dict[str, tuple[Any, Any]] = {}
     for name, parameter in inspect.signature(target).parameters.items():
-        if parameter.kind is parameter.KEYWORD_ONLY and name not in ("num_classes", "in_channels", "input_shape"):
+        if parameter.kind is parameter.KEYWORD_ONLY and name not in GIVEN:
             required = parameter.default is parameter.empty
             fields[name] = (parameter.annotation, ... if required else parameter.default)
     return fields

@@ -38,7 +38,7 @@ def timm_network(
     name = model.partition(".")[0]
     if not timm.is_model(name):
         raise RecipeError(f'timm has no network "{model}".', did_you_mean(name, timm.list_models()))
-    settings = _for_size(model, input_shape) | {"num_classes": num_classes, "in_chans": in_channels, **args}
+    settings = for_size(model, input_shape) | {"num_classes": num_classes, "in_chans": in_channels, **args}
     if drop_path:
         settings["drop_path_rate"] = drop_path
     network = made(lambda: timm.create_model(model, pretrained=False, **settings), f"timm's {model}", settings)
@@ -51,7 +51,7 @@ def timm_network(
     return network
 
 
-def _for_size(model: str, input_shape: tuple[int, ...]) -> dict[str, Any]:
+def for_size(model: str, input_shape: tuple[int, ...]) -> dict[str, Any]:
     """Networks that are built for one image size are told which."""
     fixed = getattr(timm_facts(model), "fixed_input_size", False)
     return {"img_size": input_shape[-1]} if fixed and len(input_shape) > 1 else {}
@@ -82,48 +82,6 @@ def torchvision_network(
         linear = [name for name, part in network.named_modules() if isinstance(part, nn.Linear)]
         replace_classifier(network, linear[-1] if linear else "", num_classes, classifier, dropout)
     return network
-
-
-PUBLISHED = {"densenet": "densenet201", "inception_v3": "inception_v3"}  # of our own backbones, torchvision's names
-
-
-def pretrained(name: str, network: nn.Module, settings: dict[str, Any], input_shape: tuple[int, ...]) -> None:
-    """Fetches the weights that timm or torchvision publish for a network. Its classifier stays new where it differs."""
-    if name == "vit":  # timm's network is inside
-        name, network = "timm", network.get_submodule("network")
-    if name == "cascade_rcnn":  # a Swin of any size, without classifier
-        name, network, input_shape = "timm", network.get_submodule("swin"), input_shape[:1]
-    if name not in ("timm", "torchvision", *PUBLISHED):
-        raise RecipeError(
-            f"there are no published weights for the backbone {name}.", "Give train.init a run or a .safetensors file."
-        )
-    model = settings.get("model") or PUBLISHED[name]
-    try:
-        if name == "timm":
-            import timm
-
-            args = {key: value for key, value in settings["args"].items() if key != "depth"}  # fewer layers: the first
-            extra = _for_size(model, input_shape) | {"in_chans": input_shape[0]} | args
-            source = timm.create_model(model, pretrained=True, **extra)
-        else:
-            from torchvision import models
-
-            source = models.get_model(model, weights="DEFAULT", **settings.get("args", {}))
-    except (OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
-        raise RecipeError(
-            f"the weights of {model} could not be fetched: {short(error)}.",
-            "Check the name and the connection, or give train.init a run or a .safetensors file.",
-        ) from None
-    own, weights = network.state_dict(), source.state_dict()
-    fits = {key: value for key, value in weights.items() if key in own and value.shape == own[key].shape}
-    classifiers = [path for path, part in network.named_modules() if isinstance(part, nn.Linear)][-2:]
-    for key in own:
-        if key not in fits and not any(key.startswith(f"{path}.") for path in classifiers):
-            raise RecipeError(
-                f"the published weights of {model} do not fit: {key} is missing or has another shape.",
-                "Leave out the settings that change the network, or train.init.",
-            )
-    network.load_state_dict({**own, **fits})
 
 
 def made(make: Any, what: str, settings: dict[str, Any]) -> nn.Module:

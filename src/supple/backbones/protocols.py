@@ -49,6 +49,18 @@ class WithClassifier(Protocol):
     classifier: str  # the path of a submodule
 
 
+class WithRates(Protocol):
+    """A network some of whose parameters learn best at another rate than the rest."""
+
+    rates: Mapping[str, float]  # factors, by the names of parameters
+
+
+class WithDataInit(Protocol):
+    """A network that starts from statistics of its inputs."""
+
+    def start_from(self, images: Tensor) -> None: ...  # some training inputs, as it will see them
+
+
 class WithOutputs(Protocol):
     """A network whose answer for a sample is not one row of logits says how many numbers a branch is to give."""
 
@@ -97,6 +109,14 @@ def classifier_of(network: nn.Module) -> str | None:
         return cast(WithClassifier, network).classifier
     path = getattr(network, "pretrained_cfg", {}).get("classifier")
     return path if isinstance(path, str) else None
+
+
+def own_rates(network: nn.Module) -> Mapping[str, float]:
+    return cast(WithRates, network).rates if isinstance(getattr(network, "rates", None), Mapping) else {}
+
+
+def starts_from_data(network: nn.Module | None) -> WithDataInit | None:
+    return cast(WithDataInit, network) if callable(getattr(network, "start_from", None)) else None
 
 
 def own_outputs(network: nn.Module) -> int | None:

@@ -2,11 +2,14 @@
 
 One function for each method, all with the same words. `network` is a module, or a name: of a network of timm, or of one
 of supple's own (`supple list`). A module needs `input_shape`, the shape of one sample without the batch; it is used as
-it is, not copied. A named one has `num_classes` (timm's own number by default) and, with `pretrained`, timm's weights.
-The other keyword arguments are the settings of the method, as in a recipe.
+it is, not copied. A named one has `num_classes` (timm's own number by default) and starts from the weights in the file
+`weights` or, where it is a network of timm, from timm's own; `pretrained=False`: from random ones. A classifier for
+other classes is new. The other keyword arguments are the settings of the method, as in a recipe.
 """
 
 from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
 from typing import Any, TypeVar
 
 from torch import nn
@@ -14,12 +17,13 @@ from torch import nn
 from supple.backbones import BACKBONES
 from supple.backbones.dims import Shape as Kept
 from supple.backbones.networks import check_outputs, fitting, timm_facts
-from supple.backbones.networks import pretrained as fetch
 from supple.backbones.protocols import own_task
+from supple.backbones.weights import expected_input, is_published, start
 from supple.errors import RecipeError
 from supple.methods import METHODS
 from supple.methods.dense import Dense, Read
 from supple.methods.exits import Exits, Wanted, Way
+from supple.methods.freezing import unfreeze_new
 from supple.methods.gates import Inputs, Oracle
 from supple.methods.nested import Nested
 from supple.methods.prune import Pairs, Prune
@@ -31,6 +35,7 @@ from supple.methods.static import Learn, Static
 from supple.model import FlexibleModel, Shape
 from supple.recipe import named_settings
 
+Path_ = str | PathLike[str]
 M = TypeVar("M", bound=FlexibleModel)
 Network = nn.Module | str
 
@@ -44,16 +49,19 @@ def exits(
     *,
     num_classes: int | None = None,
     input_shape: Shape | None = None,
-    pretrained: bool = False,
-    way: Way | None = None,
+    pretrained: bool | None = None,
+    weights: Path_ | None = None,
+    way: Way = "end_to_end",
+    unfrozen: Sequence[str] = (),
+    freeze_random: bool = False,
 ) -> Exits:
     """Early exits: branches at the layers `at`, or the network's own. See `methods/exits.py`, and `supple.cuts`.
 
-    `way` None: only the branches learn, and the network is frozen; one with exits of its own learns with them.
+    way="classifier_wise": only the branches learn, and a new classifier; the network, which is trained, is frozen.
     """
     at = (at,) if isinstance(at, str) else tuple(at)
     branch = branch if isinstance(branch, (str, Mapping)) or not isinstance(branch, Sequence) else tuple(branch)
-    way = way or ("classifier_wise" if at else "end_to_end")
+    unfrozen = tuple(unfrozen)
     return _flexible(Exits, **locals())
 
 
@@ -62,7 +70,8 @@ def slim(
     *,
     num_classes: int | None = None,
     input_shape: Shape | None = None,
-    pretrained: bool = False,
+    pretrained: bool | None = None,
+    weights: Path_ | None = None,
     widths: Sequence[float] = (0.25, 0.5, 0.75, 1.0),
     divisor: int = 8,
 ) -> Slim:
@@ -76,7 +85,8 @@ def shuffle(
     *,
     num_classes: int | None = None,
     input_shape: Shape | None = None,
-    pretrained: bool = False,
+    pretrained: bool | None = None,
+    weights: Path_ | None = None,
     variant: Variant = "plain",
     table: Table = "shared",
     embedding: int = 32,
@@ -93,7 +103,8 @@ def skip(
     *,
     num_classes: int | None = None,
     input_shape: Shape | None = None,
-    pretrained: bool = False,
+    pretrained: bool | None = None,
+    weights: Path_ | None = None,
     gate: Gate = "paper",
     target: float | None = None,
     weight: float = 1.0,
@@ -112,7 +123,8 @@ def dense(
     *,
     num_classes: int | None = None,
     input_shape: Shape | None = None,
-    pretrained: bool = False,
+    pretrained: bool | None = None,
+    weights: Path_ | None = None,
     dropout: float = 0.25,
     read: Read = "class",
 ) -> Dense:
@@ -125,7 +137,8 @@ def prunable(
     *,
     num_classes: int | None = None,
     input_shape: Shape | None = None,
-    pretrained: bool = False,
+    pretrained: bool | None = None,
+    weights: Path_ | None = None,
     gamma: float = 1e-4,
     ratio: float = 0.0,
     ranking: Ranking = "global",
@@ -142,7 +155,8 @@ def nested(
     *,
     num_classes: int | None = None,
     input_shape: Shape | None = None,
-    pretrained: bool = False,
+    pretrained: bool | None = None,
+    weights: Path_ | None = None,
     widths: Sequence[float] = (0.2, 0.4, 0.6, 0.8),
     shapes: Sequence[Kept] = (),
 ) -> Nested:
@@ -156,8 +170,10 @@ def static(
     *,
     num_classes: int | None = None,
     input_shape: Shape | None = None,
-    pretrained: bool = False,
+    pretrained: bool | None = None,
+    weights: Path_ | None = None,
     learn: Learn = "all",
+    freeze_random: bool = False,
 ) -> Static:
     """The network as it is, with one point: what the others are compared with. See `methods/static.py`."""
     return _flexible(Static, **locals())
@@ -171,17 +187,18 @@ def _flexible(
     network: Network,
     num_classes: int | None,
     input_shape: Shape | None,
-    pretrained: bool,
+    pretrained: bool | None,
+    weights: Path_ | None,
     **settings: Any,
 ) -> M:
-    spec = None
+    spec, fresh = None, []
     if isinstance(network, str):
         spec, input_shape, num_classes = _named(network, method in (Shuffle, Skip, Dense), input_shape, num_classes)
         network = _made(spec, input_shape, num_classes)
-        if pretrained:
-            fetch(spec["name"], network, spec, input_shape)
-    elif pretrained:
-        raise RecipeError("pretrained is set, but the network is a module.", "Load its weights yourself, or name it.")
+        fresh = _filled(network, spec, input_shape, pretrained, weights)
+    elif pretrained or weights is not None:
+        cause = f"{'weights' if weights is not None else 'pretrained'} is set, but the network is a module."
+        raise RecipeError(cause, "Load its weights yourself, or name it.")
     elif input_shape is None:
         raise RecipeError("the shape of an input is not known.", "Say it: input_shape=(3, 224, 224).")
     facts = fitting(method, num_classes=num_classes or 0, input_shape=input_shape)
@@ -189,10 +206,26 @@ def _flexible(
     if spec is None and num_classes is not None and "num_classes" not in facts:  # else the method has seen to it
         check_outputs(model, input_shape, num_classes)
     model.input_shape, model.backbone_spec, model.task = input_shape, spec, own_task(network) or model.task
+    if spec is not None and len(fresh) < len(network.state_dict()):
+        model.expected_input = expected_input(spec)
+    unfrozen = unfreeze_new(model, [f"backbone.{name}" for name in fresh], bool(settings.get("freeze_random")))
+    if unfrozen:
+        settings["unfrozen"] = tuple(unfrozen)
     name = next(name for name, kind in METHODS.items() if kind is method)
     model.method_spec = {"name": name, **settings}
     model.classes = tuple(map(str, range(num_classes or 0)))
     return model
+
+
+def _filled(
+    network: nn.Module, spec: dict[str, Any], shape: Shape, pretrained: bool | None, weights: Path_ | None
+) -> list[str]:
+    """Gives a named network its weights; the names of those that stay random."""
+    if pretrained is None:
+        pretrained = is_published(spec)
+    if weights is not None:
+        return start(spec, network, shape, Path(weights))
+    return start(spec, network, shape) if pretrained else list(network.state_dict())
 
 
 def _named(

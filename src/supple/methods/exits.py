@@ -29,8 +29,8 @@ class Exits(FlexibleModel):
     `branches.py`); its own classifier is the last exit.
 
     Three ways to train the branches (SL-ViT, section 2.1): all together; classifier-wise, the backbone frozen and in
-    eval mode; layer-wise, each stage with its branch in a phase of its own, earlier ones frozen. In the last phase the
-    rest of the backbone is trained.
+    eval mode, a classifier for new classes aside; layer-wise, each stage with its branch in a phase of its own, earlier
+    ones frozen. In the last phase the rest of the backbone is trained.
     """
 
     backbone: nn.Module
@@ -43,6 +43,8 @@ class Exits(FlexibleModel):
         at: tuple[str, ...] = (),  # layer names to cut a network at, in execution order; name#2: its second call
         branch: Wanted | tuple[Wanted, ...] = "linear",  # what is put there: one for all cuts, or one for each
         way: Way = "end_to_end",  # what learns
+        unfrozen: tuple[str, ...] = (),  # classifier_wise: parts of the network that learn all the same
+        freeze_random: bool = False,  # classifier_wise: allow a frozen network whose weights are random
         num_classes: int = 0,
         input_shape: Shape = (),
     ) -> None:
@@ -52,6 +54,7 @@ class Exits(FlexibleModel):
         self.backbone, self.heads = backbone, None
         self._bodies: Bodies | None = None
         self._asleep: list[nn.Module] = []  # what stays in eval mode
+        self._awake: list[nn.Module] = []  # what does not, inside that
         if at:
             at = tuple(cut_names(backbone).get(name, name) for name in at)
             self._bodies = bodies(backbone, at, input_shape)
@@ -73,6 +76,11 @@ class Exits(FlexibleModel):
         self.points = (*(Point(exit=k) for k in range(1, len(self._heads))), FULL)
         if way == "classifier_wise":
             self._asleep = [backbone.requires_grad_(False)]
+        self.unfreeze(unfrozen)
+
+    def unfreeze(self, parts: Sequence[str]) -> None:
+        """A new classifier of a frozen network learns with the branches: then the full model learns, too."""
+        self._awake = [self.backbone.get_submodule(path).requires_grad_(True) for path in parts]
 
     def canonical(self, point: Point) -> Point:
         return FULL if point == Point(exit=len(self.points)) else point
@@ -116,7 +124,7 @@ class Exits(FlexibleModel):
         return Features(tuple(found))
 
     def cached_features(self) -> Callable[[Any], Features] | None:
-        return self.features if self.way == "classifier_wise" else None
+        return self.features if self.way == "classifier_wise" and not self._awake else None
 
     def plain(self, point: Point) -> nn.Module:
         place = self._place(point)
@@ -140,7 +148,7 @@ class Exits(FlexibleModel):
 
     def begin_phase(self, phase: int) -> tuple[Point, ...]:
         if self.way != "layer_wise":  # the classifier of a frozen backbone does not learn, and need not run
-            return self.points[:-1] if self.way == "classifier_wise" else self.points
+            return self.points[:-1] if self.way == "classifier_wise" and not self._awake else self.points
         assert self._bodies is not None
         self._bodies.frozen = phase
         blocks = self._bodies()
@@ -157,6 +165,8 @@ class Exits(FlexibleModel):
         super().train(mode)
         for part in self._asleep:
             part.eval()
+        for part in self._awake:
+            part.train(mode)
         return self
 
     def _apply(self, fn: Any, recurse: bool = True) -> "Exits":

@@ -21,7 +21,13 @@ class Static(FlexibleModel):
 
     backbone: nn.Module
 
-    def __init__(self, backbone: nn.Module, *, learn: Learn = "all") -> None:
+    def __init__(
+        self,
+        backbone: nn.Module,
+        *,
+        learn: Learn = "all",  # what learns; the rest is frozen
+        freeze_random: bool = False,  # allow frozen parts whose weights are random
+    ) -> None:
         super().__init__()
         if as_exits(backbone) is not None:
             raise RecipeError(

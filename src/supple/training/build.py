@@ -2,13 +2,15 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from supple.backbones import BACKBONES
 from supple.backbones.protocols import own_objective, own_task
-from supple.checkpoint import load, read_recipe
+from supple.backbones.weights import expected_input
+from supple.checkpoint import load, read_manifest, read_recipe
 from supple.data import copycat
 from supple.data.images import ImageSet
 from supple.data.registry import DATASETS
@@ -27,7 +29,7 @@ def load_data(recipe: Recipe) -> Splits:
     if not recipe.data.name:
         cause = "this run was trained on data given in Python, which it cannot find again."
         raise DataError(cause, "Give them in Python too; or name some: data.name=folder data.root=PICTURES.")
-    settings = recipe.data.model_dump()
+    settings = recipe.data.model_dump() | input_settings(recipe)
     own = {key: settings[key] for key in DATASETS[recipe.data.name].settings()}
     splits = load_set(recipe.data.name, fingerprint=recipe.data.fingerprint, **own)
     found, said = len(splits.train.classes), recipe.data.classes
@@ -36,6 +38,27 @@ def load_data(recipe: Recipe) -> Splits:
             f"data.classes is {said}, but the data have {found} classes.", "Correct it, or set it to null."
         )
     return splits
+
+
+def input_settings(recipe: Recipe) -> dict[str, Any]:
+    """What the weights that a training starts from decide of its pictures, as far as the recipe is silent.
+
+    With a size of its own, a recipe shows the whole shorter side of a picture.
+    """
+    given, init = recipe.data.model_dump(), recipe.train.init
+    takes = DATASETS[recipe.data.name].settings()
+    if init is None or "interpolation" not in takes:
+        return {}
+    if Path(init).is_dir():
+        expected = dict(read_manifest(Path(init)).get("preprocess") or {})
+    else:
+        expected = expected_input(recipe.backbone)
+    if given["channels"] not in (None, len(expected.get("mean", ()))):
+        return {}  # grey pictures for a network of colours
+    if given["size"] not in (None, expected.get("size")):
+        expected["crop_share"] = 1.0
+    silent = [key for key in ("size", "mean", "std", "crop_share", "interpolation") if given[key] is None]
+    return {key: expected[key] for key in silent if key in expected}
 
 
 def with_copies(recipe: Recipe, splits: Splits, quiet: bool = False) -> Splits:
@@ -86,7 +109,7 @@ def skeleton(recipe: Recipe, device: str = "meta") -> FlexibleModel:
     entry = DATASETS[recipe.data.name]
     use_audio = bool(recipe.backbone.get("use_audio", False))
     classes = recipe.data.classes or entry.classes
-    shape = entry.family.shape(recipe.data.model_dump(), entry.shape, use_audio)
+    shape = entry.family.shape(recipe.data.model_dump() | input_settings(recipe), entry.shape, use_audio)
     if classes is None or shape is None:
         try:
             train = load_data(recipe).train

@@ -18,10 +18,13 @@ import torch
 from lightning_fabric import Fabric
 
 from supple import checkpoint, files
+from supple.backbones.protocols import starts_from_data
 from supple.cost import costly_branches, profile
 from supple.data.loaders import Batches, as_batches
+from supple.data.splits import Splits
 from supple.errors import RecipeError, TrainError
 from supple.losses import Objective, make_objective, usual_loss
+from supple.methods.freezing import unfreeze_new
 from supple.model import FlexibleModel
 from supple.point import FULL, Group, Point
 from supple.progress import Progress
@@ -35,6 +38,7 @@ from supple.training.build import fresh_model, load_data, pin, with_copies
 from supple.training.feature_cache import cached
 from supple.training.finalize import finalize, settled_points
 from supple.training.init import initialise
+from supple.training.mixing import mixed
 from supple.training.optim import set_rates
 from supple.training.schedule import make_schedule, should_stop
 from supple.training.state import (
@@ -51,6 +55,7 @@ from supple.training.state import (
 )
 from supple.training.step import make_fabric, set_up, to_step, training_step
 
+STARTED_ON = 2048  # training samples that a network which starts from data sees
 VALIDATED = 4  # points of a group that validation looks at
 
 
@@ -64,9 +69,8 @@ class Training:
     model: FlexibleModel
     train: Batches
     val: Any  # whatever `evaluate` takes
-    objective: Objective
+    loss: Mapping[str, Any]  # the recipe's section
     batch_size: int  # of each process
-    taught: bool  # whether larger points teach smaller ones
     quiet: bool
     resume: str  # how to go on after an interruption
 
@@ -80,12 +84,21 @@ class Training:
         """Of an epoch."""
         return self.train.steps(self.size)
 
+    @property
+    def taught(self) -> bool:
+        """Whether larger points teach smaller ones."""
+        return bool(self.loss.get("teachers", "none") != "none")
+
+    def objective(self, epoch: float = math.inf) -> Objective:
+        """What is minimised when so many epochs are over."""
+        return make_objective(self.loss, self.model.points, self.model.task, epoch)
+
     def with_choices(self) -> "Training":
         """With what only a clock can choose, see `probe`; another precision needs another Fabric."""
         points, example = trained_points(self, 0), self.train.example(self.batch_size)
         total = self.settings.epochs * self.steps
         chosen = choose(
-            self.settings, self.model, points, example, total, self.objective, self.fabric.device, self.quiet
+            self.settings, self.model, points, example, total, self.objective(), self.fabric.device, self.quiet
         )
         measured = self.settings.precision == "auto"  # only where this process is the only one
         return replace(self, settings=chosen, fabric=make_fabric(chosen) if measured else self.fabric)
@@ -105,7 +118,7 @@ def train(recipe: Recipe | None, folder: str | Path, *, resume: bool = False, qu
         splits = with_copies(started, load_data(started), quiet)
         model = fresh_model(started, splits)
         if newest_state(folder) is None or started.train.cache_features:
-            initialise(model, started, quiet)
+            started = begun(started, model, splits, quiet)
         if is_new(folder, fabric):
             started = pin(started, splits)
         cache = started.train.cache_features
@@ -118,6 +131,18 @@ def train(recipe: Recipe | None, folder: str | Path, *, resume: bool = False, qu
             finalize(started, folder, fresh_model(started, splits), *parts, state, quiet)
         fabric.barrier()
     return folder
+
+
+def begun(recipe: Recipe, model: FlexibleModel, splits: Splits, quiet: bool) -> Recipe:
+    """Gives a fresh model the values that it starts from; the recipe with what was found to be new and learns."""
+    fresh = initialise(model, recipe, quiet)
+    own = starts_from_data(model.backbone)
+    if own is not None and recipe.train.init is None:
+        own.start_from(next(as_batches(splits.train).drawn(STARTED_ON, STARTED_ON, recipe.train.seed))[0])
+    unfrozen = unfreeze_new(model, fresh, bool(recipe.method.get("freeze_random")))
+    if not unfrozen:
+        return recipe
+    return recipe.model_copy(update={"method": recipe.method | {"unfrozen": tuple(unfrozen)}})
 
 
 def fit_model(
@@ -190,9 +215,8 @@ def carry_out(
         model,
         as_batches(data),
         val,
-        make_objective(recipe.loss, model.points, model.task),
+        recipe.loss,
         recipe.data.batch_size,
-        bool(recipe.loss.get("teachers", "none") != "none"),
         quiet,
         again,
     )
@@ -263,8 +287,9 @@ def fit_phase(training: Training, points: Sequence[Point]) -> TrainState:
     fabric, settings, folder, model = training.fabric, training.settings, training.folder, training.model
     group, task, steps = model.groups.get(settings.sample), TASKS[model.task], training.steps
     sample = SAMPLERS[settings.sample] if group is None else from_group(group)
+    average = averaged(model, settings)
     wrapped, optimizer = set_up(fabric, settings, model)
-    state = restore(fabric, folder, model, optimizer)
+    state = restore(fabric, folder, model, optimizer, average)
     factor = make_schedule(settings, steps)
     done = (state.epoch - state.start) * steps + state.step
     kind = "sample" if model.preprocess is None else model.preprocess.kind
@@ -278,27 +303,40 @@ def fit_phase(training: Training, points: Sequence[Point]) -> TrainState:
                 x, y = to_step(fabric, settings, batch)
                 seed = seed_of(settings.seed, state.epoch, state.step)
                 torch.manual_seed(seed)  # dropout and the like
-                set_rates(optimizer, factor(state.epoch - state.start + state.step / steps, state.history))
-                chosen = sample(points, random.Random(seed))
-                outputs, value = training_step(fabric, settings, wrapped, optimizer, training.objective, (x, y), chosen)
+                progressed = state.epoch - state.start + state.step / steps
+                set_rates(optimizer, factor(progressed, state.history))
+                chosen, objective = sample(points, random.Random(seed)), training.objective(progressed)
+                given = mixed(settings, x, y, len(model.classes))
+                outputs, value = training_step(fabric, settings, wrapped, optimizer, objective, given, chosen)
                 if not math.isfinite(value):
                     bad = [str(output.point) for output in outputs if not task.losses(output, y).isfinite().all()]
                     raise broken(bad, f"at epoch {state.epoch + 1}, step {state.step + 1}", folder)
                 state.tally(outputs, y, value, task, group.name if group else None)
+                if average is not None:
+                    average.update(model, (state.epoch - state.start) * steps + state.step)
                 progress.step(state.epoch, value, len(outputs[0].logits) * fabric.world_size)
                 ended = fabric.broadcast(interrupt.ended)  # looked at once: a signal from now on ends the next step
                 due = ended or time.monotonic() - saved > settings.save_every_s
                 if due and training.train.enters_anywhere:
                     state.seconds += time.monotonic() - began
-                    save(fabric, folder, model, optimizer, state)
+                    save(fabric, folder, model, optimizer, state, average)
                     saved = began = time.monotonic()
                 if ended:
                     raise Interrupted(training.resume, training.train.enters_anywhere)
             state.seconds += time.monotonic() - began
-            end_epoch(training, group or points, state, progress, optimizer.param_groups[0]["lr"])
-            save(fabric, folder, model, optimizer, state)
+            end_epoch(training, group or points, state, progress, optimizer.param_groups[0]["lr"], average)
+            save(fabric, folder, model, optimizer, state, average)
             saved = time.monotonic()
     return state
+
+
+def averaged(model: FlexibleModel, settings: Train) -> Any:
+    """timm's moving average of the weights, with a decay that starts low; None: none is wanted."""
+    if not settings.ema:
+        return None
+    from timm.utils.model_ema import ModelEmaV3
+
+    return ModelEmaV3(model, decay=settings.ema, use_warmup=True)
 
 
 def broken(bad: list[str], when: str, folder: Path) -> TrainError:
@@ -312,10 +350,16 @@ def broken(bad: list[str], when: str, folder: Path) -> TrainError:
 
 
 def end_epoch(
-    training: Training, points: Sequence[Point] | Group, state: TrainState, progress: Progress, lr: float
+    training: Training,
+    points: Sequence[Point] | Group,
+    state: TrainState,
+    progress: Progress,
+    lr: float,
+    average: Any = None,
 ) -> None:
     """Validates, keeps the weights if they are the best so far, and writes a line of metrics."""
-    settings, model, folder = training.settings, training.model, training.folder
+    settings, folder = training.settings, training.folder
+    model: FlexibleModel = training.model if average is None else average.module
     how: dict[str, Any] = {
         "batch_size": max(256, training.batch_size),
         "channels_last": settings.memory_format == "channels_last",

@@ -42,6 +42,7 @@ CHOSEN: dict[str, Any] = {
     "crop_share": None,
     "interpolation": None,
     "fingerprint": None,
+    "unfrozen": [],
 }
 
 
@@ -134,13 +135,23 @@ def refuse_changes(started: Sections, given: Sections, folder: Path) -> None:
 
 
 def save(
-    fabric: Fabric, folder: Path, model: FlexibleModel, optimizer: torch.optim.Optimizer | None, state: TrainState
+    fabric: Fabric,
+    folder: Path,
+    model: FlexibleModel,
+    optimizer: torch.optim.Optimizer | None,
+    state: TrainState,
+    average: Any = None,
 ) -> None:
-    """Saves a state beside the older ones and then drops all but the newest two (optimizer None: it starts anew)."""
+    """Saves a state beside the older ones and then drops all but the newest two (optimizer None: it starts anew).
+
+    average: a model whose `module` holds averaged weights.
+    """
     if not fabric.is_global_zero:
         return
     path = folder / STATE / f"epoch-{state.epoch:05d}-step-{state.step:07d}.safetensors"
     tensors = {f"model.{name}": value for name, value in weights_of(model).items()}
+    if average is not None:
+        tensors |= {f"average.{name}": value for name, value in weights_of(average.module).items()}
     packed = None if optimizer is None else _pack(optimizer.state_dict(), "optimizer", tensors)
     write(path, tensors)
     precision = fabric.strategy.precision.state_dict()  # the loss scale of fp16; else empty
@@ -165,8 +176,10 @@ def newest_state(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]] | Non
     return None
 
 
-def restore(fabric: Fabric, folder: Path, model: FlexibleModel, optimizer: torch.optim.Optimizer) -> TrainState:
-    """Fills model and optimizer from the newest valid state; a fresh one if there is none."""
+def restore(
+    fabric: Fabric, folder: Path, model: FlexibleModel, optimizer: torch.optim.Optimizer, average: Any = None
+) -> TrainState:
+    """Fills model, optimizer and average from the newest valid state; a fresh one if there is none."""
     found = newest_state(folder)
     state = TrainState()
     if found is not None:
@@ -174,8 +187,10 @@ def restore(fabric: Fabric, folder: Path, model: FlexibleModel, optimizer: torch
         fabric.strategy.precision.load_state_dict(facts.pop("precision", {}))
         packed = facts.pop("optimizer")
         state = TrainState(**facts)
-        own = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
-        checkpoint.fill(model, own, folder / STATE)
+        for kind, filled in (("model.", model), ("average.", None if average is None else average.module)):
+            own = {name.removeprefix(kind): value for name, value in tensors.items() if name.startswith(kind)}
+            if filled is not None and own:
+                checkpoint.fill(filled, own, folder / STATE)
         if packed is not None:
             optimizer.load_state_dict(_unpack(packed, tensors))
     if fabric.is_global_zero:

@@ -15,6 +15,7 @@ from supple.losses import Objective
 from supple.model import FlexibleModel, Output
 from supple.point import Point
 from supple.recipe import Train
+from supple.training.groups import parameter_groups
 from supple.training.optim import build_optimizer
 
 # What Fabric calls each precision; one that a measurement is yet to choose is fp32 until then.
@@ -51,13 +52,7 @@ def set_up(fabric: Fabric, settings: Train, model: FlexibleModel) -> tuple[Any, 
     torch.set_num_threads(settings.threads)
     if settings.memory_format == "channels_last":
         model.to(memory_format=torch.channels_last)
-    learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if not learning:
-        raise RecipeError("nothing in this model may learn.", "Set method.way or method.learn so that something does.")
-    free = {id(parameter) for parameter in model.no_weight_decay()}
-    groups: list[dict[str, Any]] = [{"params": [parameter for parameter in learning if id(parameter) not in free]}]
-    if free:
-        groups.append({"params": [parameter for parameter in learning if id(parameter) in free], "weight_decay": 0.0})
+    groups = parameter_groups(model, settings)
     wrapped, optimizer = fabric.setup(model, build_optimizer(groups, settings))
     if settings.compile == "on":
         compile_regions(model)
@@ -76,19 +71,42 @@ def training_step(
     """One step of what `set_up` gave, in Fabric's precision: the points' outputs, and the loss.
 
     The forward pass runs in the mixed precision, if there is one; loss and penalty are computed in fp32. A loss that is
-    not a finite number changes no weights.
+    not a finite number changes no weights; where the batch goes in parts, the outputs are then those of the bad part.
     """
+    found, value = [], 0.0
+    optimizer.zero_grad()
+    parts = split(batch, settings.accumulate)
+    for place, (x, y, share) in enumerate(parts, 1):
+        with fabric.no_backward_sync(wrapped, enabled=place < len(parts)):
+            outputs = wrapped(x, points)
+            loss = share * (objective(outputs, y) + wrapped.module.penalty(outputs))
+            value += loss.item()
+            found.append(outputs)
+            if not math.isfinite(value):
+                return outputs, value
+            fabric.backward(loss)
+    if settings.clip:
+        fabric.clip_gradients(wrapped, optimizer, max_norm=settings.clip)
+    optimizer.step()
+    return joined(found), value
+
+
+def split(batch: tuple[Any, Any], parts: int) -> list[tuple[Any, Any, float]]:
+    """A batch in parts, each with its share of the samples; of few samples there are fewer parts."""
     x, y = batch
-    outputs = wrapped(x, points)
-    loss = objective(outputs, y) + wrapped.module.penalty(outputs)
-    value: float = loss.item()
-    if math.isfinite(value):
-        optimizer.zero_grad()
-        fabric.backward(loss)
-        if settings.clip:
-            fabric.clip_gradients(wrapped, optimizer, max_norm=settings.clip)
-        optimizer.step()
-    return outputs, value
+    if parts == 1:
+        return [(x, y, 1.0)]
+    if not isinstance(x, Tensor) or not isinstance(y, Tensor):
+        raise RecipeError("train.accumulate splits batches of tensors; these data are others.", "Leave it out.")
+    pairs = zip(x.chunk(parts), y.chunk(parts))
+    return [(some, labels, len(some) / len(x)) for some, labels in pairs]
+
+
+def joined(parts: Sequence[Sequence[Output]]) -> Sequence[Output]:
+    """The outputs of the parts of a batch as those of the whole."""
+    if len(parts) == 1:
+        return parts[0]
+    return [Output(same[0].point, torch.cat([one.logits for one in same])) for same in zip(*parts)]
 
 
 def to_step(fabric: Fabric, settings: Train, batch: tuple[Any, Any]) -> tuple[Any, Any]:
