@@ -55,7 +55,7 @@ def bundle_of(folder: Path, kind: str, precision: str, role: str = "stage") -> B
     made = Graphs({"full": file}, layers=(Layer(role, file),) if role == "gate" else ())
     facts = {"task": "classes", "classes": ("a",), "input_shape": (3, 8, 8), "preprocess": None, "policy": None}
     rest = {"checks": (), "asked": (), "max_drop": 0.01}
-    return Bundle(folder, kind, precision, "0" * 64, made, **facts, **rest)
+    return Bundle(folder, kind, precision, "0" * 64, made, {file: ("image",)}, **facts, **rest)
 
 
 @pytest.mark.parametrize("kind", ["onnx", "openvino"])
