@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 from supple.cost import profile
+from supple.data.augment import Augmentation
 from supple.data.images import ImageSet
 from supple.data.loaders import as_batches
 from supple.data.parts import labelled
@@ -39,7 +40,12 @@ def images(n: int) -> ImageSet:
     pixels = torch.randint(0, 256, (n, 3, 32, 32), dtype=torch.uint8, generator=rng)
     labels = torch.randint(0, 10, (n,), generator=rng)
     names = tuple("abcdefghij")
-    return ImageSet(labelled(pixels, labels), names, Preprocess(32, 3, (0.5,) * 3, (0.25,) * 3), crop=4, flip=True)
+    return ImageSet(
+        labelled(pixels, labels),
+        names,
+        Preprocess(32, 3, (0.5,) * 3, (0.25,) * 3),
+        augmentation=Augmentation(crop=4, flip=True),
+    )
 
 
 def stepper(model, points, x, y, teachers="all"):

@@ -21,7 +21,7 @@ from torch.testing import assert_close
 import supple.data._io.paths as archive_module
 from supple.data._io.decode import decode
 from supple.data._io.paths import find
-from supple.data.augment import POLICIES, apply_policy, random_crop, random_flip
+from supple.data.augment import POLICIES, Augmentation, random_crop, random_flip
 from supple.data.classification.folder import folder
 from supple.data.classification.pictures import measure
 from supple.data.images import ImageSet
@@ -206,7 +206,7 @@ def test_crop_without_padding_and_augmentation_of_the_input_change_nothing() -> 
     assert torch.equal(random_crop(images, 0, seeded()), before)
     random_crop(images, 1, seeded())
     random_flip(images, seeded())
-    apply_policy(images, "randaugment", seeded())
+    applied(images, "randaugment", seeded())
     assert torch.equal(images, before)
 
 
@@ -218,17 +218,24 @@ def test_flip_by_hand_and_half_of_the_time() -> None:
     assert 430 < sum(flipped) < 570  # 4.4 deviations
 
 
-@pytest.mark.parametrize("name", POLICIES)
+def applied(images: Tensor, name: str, rng: torch.Generator) -> Tensor:
+    """A policy on a batch of images."""
+    channels = images.shape[1]
+    prepare = Preprocess(images.shape[-1], channels, (0.5,) * channels, (0.5,) * channels)
+    return Augmentation(augment=name).of_batch(images, prepare, rng)
+
+
+@pytest.mark.parametrize("name", [*POLICIES, "rand-m9-mstd0.5-inc1", "augmix-m3-w3", "original-mstd0.5"])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_policies_depend_on_the_generator_alone_and_leave_the_global_one(name: str, channels: int) -> None:
     images = torch.randint(0, 256, (1, channels, 16, 16), generator=seeded(), dtype=torch.uint8).expand(16, -1, -1, -1)
     torch.manual_seed(1)
     state = torch.get_rng_state()
-    one = apply_policy(images, name, seeded(5))
+    one = applied(images, name, seeded(5))
     assert torch.equal(torch.get_rng_state(), state)
     torch.manual_seed(2)
-    assert torch.equal(apply_policy(images, name, seeded(5)), one)
-    assert not torch.equal(apply_policy(images, name, seeded(6)), one)
+    assert torch.equal(applied(images, name, seeded(5)), one)
+    assert not torch.equal(applied(images, name, seeded(6)), one)
     assert one.dtype == torch.uint8
     assert len({tuple(image.flatten().tolist()) for image in one}) > 4  # equal images, changed each in its own way
 
@@ -239,7 +246,8 @@ def test_policies_depend_on_the_generator_alone_and_leave_the_global_one(name: s
 def small_set(**options: Any) -> ImageSet:
     images = torch.randint(0, 256, (12, 3, 6, 6), generator=seeded(), dtype=torch.uint8)
     prepare = Preprocess(6, 3, (0.4, 0.5, 0.6), (0.2, 0.3, 0.4))
-    return ImageSet(labelled(images, torch.arange(12) % 3), ("a", "b", "c"), prepare, **options)
+    change = Augmentation(**options)
+    return ImageSet(labelled(images, torch.arange(12) % 3), ("a", "b", "c"), prepare, augmentation=change)
 
 
 def test_single_image_equals_batch_of_it() -> None:
@@ -272,7 +280,8 @@ def test_files_on_demand_equal_the_same_images_in_memory(tmp_path: Path) -> None
     labels = torch.tensor([0, 1, 0, 1, 0])
     pixels = torch.stack([prepare.open(file) for file in files])
     memory, demand = (
-        ImageSet(labelled(images, labels), ("a", "b"), prepare, crop=1, flip=True) for images in (pixels, files)
+        ImageSet(labelled(images, labels), ("a", "b"), prepare, augmentation=Augmentation(crop=1, flip=True))
+        for images in (pixels, files)
     )
     for indices in (torch.tensor([4, 0, 3]), torch.tensor([2])):
         assert torch.equal(demand.batch(indices, seeded())[0], memory.batch(indices, seeded())[0])
@@ -289,10 +298,8 @@ def test_files_on_demand_equal_the_same_images_in_memory(tmp_path: Path) -> None
         ({"targets": torch.tensor([0])}, "2 images but 1 targets"),
         ({"targets": torch.tensor([0.0, 1.0])}, "float32"),
         ({"targets": torch.tensor([0, 2])}, r"0\.\.2 with 2 classes"),
-        ({"images": torch.zeros(2, 3, 5, 5, dtype=torch.uint8)}, "expected uint8"),
+        ({"images": torch.zeros(2, 1, 6, 6, dtype=torch.uint8)}, "expected uint8"),
         ({"images": torch.zeros(2, 3, 6, 6)}, "expected uint8"),
-        ({"crop": -1}, "crop"),
-        ({"augment": "autoagument"}, 'Did you mean "autoaugment"'),
     ],
 )
 def test_image_sets_that_make_no_sense_are_refused(change: dict[str, Any], message: str) -> None:
@@ -309,6 +316,76 @@ def test_image_sets_that_make_no_sense_are_refused(change: dict[str, Any], messa
     assert len(made(**good)) == 2
     with pytest.raises(DataError, match=message):
         made(**{**good, **change})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"crop": -1}, "crop"),
+        ({"augment": "autoagument"}, 'Did you mean "autoaugment"'),
+        ({"augment": "rand-q9"}, "refused by timm"),
+        ({"crop_scale": (0.5, 0.3)}, "two shares"),
+        ({"jitter": 2.0}, "between 0 and 1"),
+        ({"erase": -0.1}, "between 0 and 1"),
+    ],
+)
+def test_augmentations_that_make_no_sense_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        Augmentation(**settings)
+
+
+def test_small_images_stay_as_they_are_in_memory_and_are_enlarged_as_files_are(tmp_path: Path) -> None:
+    rng = torch.Generator().manual_seed(0)
+    stored = torch.randint(0, 256, (4, 3, 8, 8), generator=rng, dtype=torch.uint8)
+    prepare = Preprocess(24, 3, (0.5,) * 3, (0.5,) * 3, crop_share=0.875, interpolation="bicubic")
+    data = ImageSet(labelled(stored, torch.tensor([0, 1, 0, 1])), ("a", "b"), prepare)
+    file = tmp_path / "x.png"
+    Image.fromarray(stored[2].permute(1, 2, 0).numpy()).save(file)
+    assert data.shape == (3, 24, 24)
+    assert torch.equal(data.batch(torch.tensor([2]))[0], prepare.input(file))
+    whole = np.asarray(Image.fromarray(stored[2].permute(1, 2, 0).numpy()).resize((24, 24), Image.Resampling.BICUBIC))
+    assert torch.equal(data.raw(2), torch.from_numpy(whole.transpose(2, 0, 1).copy()))  # no crop: it was smaller
+
+
+def test_the_crop_share_and_interpolation_are_those_of_torchvision(tmp_path: Path) -> None:
+    from torchvision.transforms import v2
+
+    rng = torch.Generator().manual_seed(0)
+    photo = Image.fromarray(torch.randint(0, 256, (200, 150, 3), generator=rng, dtype=torch.uint8).numpy())
+    photo = photo.resize((300, 400), Image.Resampling.BICUBIC)
+    prepare = Preprocess(112, 3, (0.5,) * 3, (0.5,) * 3, crop_share=0.875, interpolation="bicubic")
+    theirs = v2.Compose([v2.Resize(128, v2.InterpolationMode.BICUBIC), v2.CenterCrop(112)])(photo)
+    off = np.abs(prepare.pixels(np.asarray(photo)).astype(int) - np.asarray(theirs).transpose(2, 0, 1).astype(int))
+    assert off.max() <= 2  # theirs rounds once more between resizing and cropping
+
+
+def test_random_resized_crops_of_a_file_are_those_of_its_pixels(tmp_path: Path) -> None:
+    ramp = np.linspace(0, 255, 512).astype(np.uint8)
+    photo = np.stack([np.tile(ramp, (384, 1)), np.tile(ramp[:384, None], (1, 512)), np.full((384, 512), 128)], 2)
+    Image.fromarray(photo.astype(np.uint8)).save(tmp_path / "x.jpg", quality=95)
+    prepare = Preprocess(32, 3, (0.5,) * 3, (0.5,) * 3)
+    change = Augmentation(crop_scale=(0.2, 1.0), flip=True)
+    files = ImageSet(labelled([tmp_path / "x.jpg"] * 8, torch.arange(8) % 2), ("a", "b"), prepare, augmentation=change)
+    x, _ = files.batch(torch.arange(8), seeded(1))
+    assert torch.equal(x, files.batch(torch.arange(8), seeded(1))[0])
+    assert not torch.equal(x, files.batch(torch.arange(8), seeded(2))[0])
+    pixels = torch.from_numpy(photo.astype(np.uint8)).permute(2, 0, 1)[None].expand(8, -1, -1, -1)
+    memory = ImageSet(labelled(pixels, torch.arange(8) % 2), ("a", "b"), prepare, augmentation=change)
+    assert (x - memory.batch(torch.arange(8), seeded(1))[0]).abs().max() < 0.06  # decoded at a lower resolution
+    assert x[:, 0].mean((1, 2)).std() > 0.05
+
+
+def test_worker_processes_give_the_same_batches() -> None:
+    from supple.data.loaders import as_batches
+
+    alone = small_set(crop=2, flip=True, augment="rand-m9-mstd0.5-inc1", jitter=0.4, erase=0.5)
+    many = small_set(crop=2, flip=True, augment="rand-m9-mstd0.5-inc1", jitter=0.4, erase=0.5)
+    alone._workers, many._workers = 0, 2
+    one, other = (list(as_batches(data).training(3, 1, 1, 4)) for data in (alone, many))
+    assert len(one) == len(other) == 2  # of three steps, from the second on
+    for (x, y), (x2, y2) in zip(one, other):
+        assert torch.equal(x, x2)
+        assert torch.equal(y, y2)
 
 
 # Splitting

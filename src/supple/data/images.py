@@ -3,21 +3,20 @@
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from supple.data._io.paths import Source
-from supple.data.augment import POLICIES, apply_policy, random_crop, random_flip
+from supple.data.augment import NONE, Augmentation, random_resized_crop, seeded
 from supple.data.parts import Part, labelled
 from supple.data.preprocess import Preprocess
 from supple.errors import DataError
 from supple.tasks import TASKS
-from supple.text import did_you_mean
 
 WORKERS = min(8, os.cpu_count() or 1)
-AUGMENTATION = ("crop", "flip", "augment")  # settings of `data`
 
 Made = TypeVar("Made")
 
@@ -39,14 +38,16 @@ def one_ahead(make: Callable[[int], Made], steps: Iterable[int], ahead: bool = T
 
 
 class ImageSet:
-    """Images held in memory as one uint8 tensor (count, channels, size, size) or read on demand, and their targets.
+    """Images held in memory as one uint8 tensor (count, channels, side, side) or read on demand, and their targets.
 
     `batch(indices, rng)` gives float32 images and `targets[indices]`. With `rng` the images are augmented as this set
-    was told to (crop, flip, augment, in this order); without it, never.
+    was told to; without it, never. Images held in memory may be smaller than the network sees them: small pictures are
+    kept as they are and enlarged batch by batch.
     """
 
     at_once: int | None = None
     repeat: int = 1
+    slow = False  # what takes time is read by processes
 
     def __init__(
         self,
@@ -54,9 +55,8 @@ class ImageSet:
         classes: tuple[str, ...],
         preprocess: Preprocess,
         task: str = "classes",
-        crop: int = 0,
-        flip: bool = False,
-        augment: str | None = None,
+        augmentation: Augmentation = NONE,
+        workers: int | None = None,  # processes that read training batches ahead; None: as many as are worth it
     ) -> None:
         images, targets = part.images, part.targets
         if len(images) == 0:
@@ -68,17 +68,13 @@ class ImageSet:
             check_targets(targets, classes)
         self.task, self.classes, self.preprocess = task, classes, preprocess
         self.targets, self.split_by = targets, part.split_by
-        if isinstance(images, Tensor) and (images.dtype != torch.uint8 or tuple(images.shape[1:]) != self.shape):
+        if isinstance(images, Tensor) and (images.dtype != torch.uint8 or images.shape[1] != preprocess.channels):
             raise DataError(
-                f"images are {images.dtype} {tuple(images.shape)}; expected uint8 (count, {self.shape}).",
+                f"images are {images.dtype} {tuple(images.shape)}; expected uint8 (count, {preprocess.channels}, ...).",
                 "Bring them to size with Preprocess.image.",
             )
-        if crop < 0:
-            raise DataError(f"crop padding is {crop}.", "Set data.crop to 0 (off) or a number of pixels.")
-        if augment is not None and augment not in POLICIES:
-            raise DataError(f'unknown augmentation policy "{augment}".', did_you_mean(augment, POLICIES))
         self._images = images
-        self._augmentation = (crop, flip, augment)
+        self.augmentation, self._workers = augmentation, workers
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -89,14 +85,11 @@ class ImageSet:
         return self.preprocess.channels, self.preprocess.size, self.preprocess.size
 
     @property
-    def slow(self) -> bool:
-        """Whether the next batch is worth reading while this one trains (a policy draws from the global generator)."""
-        return not isinstance(self._images, Tensor) and self._augmentation[2] is None
-
-    @property
-    def augmented(self) -> tuple[str, ...]:
-        """The settings of `data` that change images in training."""
-        return tuple(key for key, value in zip(AUGMENTATION, self._augmentation) if value)
+    def workers(self) -> int:
+        """Processes that read training batches ahead."""
+        if self._workers is not None:
+            return self._workers
+        return WORKERS if self.augmentation.takes_time or not isinstance(self._images, Tensor) else 0
 
     @property
     def labelled(self) -> bool:
@@ -104,16 +97,22 @@ class ImageSet:
         return isinstance(self.targets, Tensor) and self.targets.dtype == torch.int64 and self.targets.dim() == 1
 
     def batch(self, indices: Tensor, rng: torch.Generator | None = None) -> tuple[Tensor, Any]:
-        images = self.read(indices)
-        if rng is not None:
-            crop, flip, augment = self._augmentation
-            if crop:
-                images = random_crop(images, crop, rng)
-            if flip:
-                images = random_flip(images, rng)
-            if augment is not None:
-                images = apply_policy(images, augment, rng)
-        return self.preprocess.normalise(images), self.targets[indices]
+        if rng is None:
+            return self.preprocess.normalise(self.read(indices)), self.targets[indices]
+        change, scale = self.augmentation, self.augmentation.crop_scale
+        if scale is None:
+            images = self.read(indices)
+        else:
+            with seeded(rng):
+                crops = [random_resized_crop(self._stored(i), self.preprocess, scale) for i in indices.tolist()]
+            images = torch.stack(crops)
+        images = self.preprocess.normalise(change.of_batch(images, self.preprocess, rng))
+        return change.erased(images, rng), self.targets[indices]
+
+    def _stored(self, index: int) -> Any:
+        """A file, or the array of an image, uint8 RGB (height, width, 3)."""
+        image = self._images[index]
+        return image.expand(3, -1, -1).permute(1, 2, 0).numpy() if isinstance(image, Tensor) else image
 
     def raw(self, index: int) -> Tensor:
         """One image as uint8 (channels, size, size), as `read` gives it."""
@@ -124,17 +123,19 @@ class ImageSet:
         images: Tensor | Sequence[Source]
         if isinstance(self._images, Tensor):
             places = {source: place for place, source in enumerate(dict.fromkeys(sources))}  # some may come twice
-            read = open_all(list(places), self.preprocess)
+            read = open_all(list(places), replace(self.preprocess, size=self._images.shape[-1]))
             images = torch.cat([self._images, read[[places[source] for source in sources]]])
         else:
             images = [*self._images, *sources]
         part = labelled(images, torch.cat([self.targets, labels]))
-        return ImageSet(part, self.classes, self.preprocess, self.task, *self._augmentation)
+        return ImageSet(part, self.classes, self.preprocess, self.task, self.augmentation, self._workers)
 
     def read(self, indices: Tensor) -> Tensor:
         """These images as uint8 (count, channels, size, size): sized, but neither augmented nor normalised."""
         if isinstance(self._images, Tensor):
-            return self._images[indices]
+            if tuple(self._images.shape[1:]) == self.shape:
+                return self._images[indices]
+            return torch.stack([self.preprocess.image(self._stored(i)) for i in indices.tolist()])
         return open_all([self._images[i] for i in indices.tolist()], self.preprocess)
 
 

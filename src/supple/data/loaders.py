@@ -3,13 +3,14 @@
 `as_batches` looks at what an object can do, not at what it is.
 """
 
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils.data import default_collate
+from torch.utils.data import DataLoader, default_collate
 
 from supple.data.images import one_ahead
 from supple.data.parts import Dataset
@@ -71,7 +72,11 @@ class Indexed:
             indices = order[step * size : (step + 1) * size][rank::world]
             return self.data.batch(indices, generator(seed, epoch, step))
 
-        return one_ahead(read, range(first, self.steps(size)), getattr(self.data, "slow", False))
+        steps = range(first, self.steps(size))
+        workers = getattr(self.data, "workers", 0)
+        if workers:
+            return in_processes(read, steps, workers)
+        return one_ahead(read, steps, getattr(self.data, "slow", False))
 
     def in_order(self, size: int) -> Iterator[tuple[Any, Any, int]]:
         size = min(size, getattr(self.data, "at_once", None) or size)  # large pictures come a few at a time
@@ -81,6 +86,36 @@ class Indexed:
     def drawn(self, count: int, size: int, seed: int) -> Iterator[Batch]:
         order = torch.randperm(len(self.data), generator=generator(seed, -1))[:count]
         return (self.data.batch(indices) for indices in torch.split(order, size) if len(indices) > 1)
+
+
+def in_processes(read: Callable[[int], Batch], steps: Sequence[int], workers: int) -> Iterator[Batch]:
+    """`map` in processes that read ahead; the order stays."""
+    loader: DataLoader[Batch] = DataLoader(
+        _Read(read, steps),  # type: ignore[arg-type]
+        batch_size=None,
+        num_workers=min(workers, len(steps)),
+        worker_init_fn=_leave_signals_alone,
+        prefetch_factor=2 if steps else None,
+    )
+    return iter(loader)
+
+
+class _Read:
+    """A data set whose samples are whole batches."""
+
+    def __init__(self, read: Callable[[int], Batch], steps: Sequence[int]) -> None:
+        self.read, self.steps = read, steps
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __getitem__(self, place: int) -> Batch:
+        return self.read(self.steps[place])
+
+
+def _leave_signals_alone(worker: int) -> None:
+    """Ctrl-C is for the training, which ends its step first."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class Collated:

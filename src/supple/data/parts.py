@@ -75,7 +75,9 @@ class Dataset(Protocol):
     @property
     def shape(self) -> Shape: ...  # of one input
     @property
-    def slow(self) -> bool: ...  # whether the next batch is worth reading ahead
+    def slow(self) -> bool: ...  # whether the next batch is worth reading ahead, in a thread
+    @property
+    def workers(self) -> int: ...  # processes that read training batches ahead; 0: none
     @property
     def at_once(self) -> int | None: ...  # how many samples an evaluation may take together; None: any number
     @property

@@ -19,6 +19,7 @@ from supple.data._io.paths import Source
 from supple.data.audio.sound import SUFFIXES as SOUNDS
 from supple.data.audio.spectrogram import SpectrogramConfig
 from supple.errors import DataError
+from supple.text import did_you_mean
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,6 +39,14 @@ def saved_preprocess(task: str, saved: dict[str, Any]) -> Any:
 
 
 MAX_SIZE = 8192
+INTERPOLATIONS = {
+    "nearest": Image.Resampling.NEAREST,
+    "box": Image.Resampling.BOX,
+    "bilinear": Image.Resampling.BILINEAR,
+    "hamming": Image.Resampling.HAMMING,
+    "bicubic": Image.Resampling.BICUBIC,
+    "lanczos": Image.Resampling.LANCZOS,
+}
 Array = np.ndarray[Any, Any]
 T = TypeVar("T")
 
@@ -143,6 +152,8 @@ class Preprocess(Preparation):
     std: tuple[float, ...]
     max_pixels: int = MAX_PIXELS
     spectrogram: SpectrogramConfig | None = None  # None: the files are images
+    crop_share: float = 1.0  # of a picture's shorter side that is seen, from its centre
+    interpolation: str = "bilinear"  # how pictures are resized: a key of INTERPOLATIONS
 
     def __post_init__(self) -> None:
         if not 1 <= self.size <= MAX_SIZE:
@@ -150,6 +161,11 @@ class Preprocess(Preparation):
         if self.channels not in (1, 3):
             raise DataError(f"{self.channels} image channels: expected 3 (RGB) or 1 (grey).", "Set data.channels.")
         self._check(self.channels)
+        if not 0 < self.crop_share <= 1:
+            raise DataError(f"crop_share is {self.crop_share}.", "Set data.crop_share above 0 and up to 1.")
+        if self.interpolation not in INTERPOLATIONS:
+            cure = did_you_mean(str(self.interpolation), INTERPOLATIONS)
+            raise DataError(f'interpolation is "{self.interpolation}".', cure)
         if self.spectrogram is not None and self.spectrogram.channels not in (1, self.channels):
             raise DataError(
                 f'features "{self.spectrogram.features}" give {self.spectrogram.channels} channels, '
@@ -201,8 +217,10 @@ class Preprocess(Preparation):
         return (self.array(seen)[None],)
 
     def facts(self) -> dict[str, Any]:
-        """What was measured on the data, as settings of a recipe."""
-        return {"size": self.size, "channels": self.channels, "mean": self.mean, "std": self.std}
+        """What the data or the weights decided, as settings of a recipe."""
+        known = {"size": self.size, "channels": self.channels, "mean": self.mean, "std": self.std}
+        resizing = {"crop_share": self.crop_share, "interpolation": self.interpolation}
+        return known if self.spectrogram is not None else known | resizing
 
     def hear(self, waves: "Tensor") -> "Tensor":
         """Bring decoded clips, float32 (clips, samples), to uint8 (clips, channels, size, size)."""
@@ -212,8 +230,9 @@ class Preprocess(Preparation):
     def pixels(self, array: Array) -> Array:
         """Bring uint8 RGB (height, width, 3) to uint8 (channels, size, size).
 
-        The shorter side is resized to `size` (bilinear, antialiased when shrinking), then the centre is cut out. An
-        image of that size already passes through unchanged. One channel is ITU-R 601 luma, rounded.
+        The shorter side is resized to `size` / `crop_share` (antialiased when shrinking), then the centre is cut out. A
+        picture that is not larger than `size` is enlarged whole, and one of that size passes through unchanged. One
+        channel is ITU-R 601 luma, rounded.
         """
         if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3 or 0 in array.shape:
             raise DataError(
@@ -222,7 +241,7 @@ class Preprocess(Preparation):
             )
         height, width = array.shape[:2]
         if (height, width) != (self.size, self.size):
-            array = _resize_and_crop(array, self.size)
+            array = _resize_and_crop(array, self.size, self.crop_share, self.interpolation)
         if self.channels == 1:
             array = np.asarray(Image.fromarray(array).convert("L"))[:, :, None]
         return np.array(array.transpose(2, 0, 1), order="C")
@@ -252,14 +271,18 @@ def stretched(array: Array, height: int, width: int) -> Array:
     return np.array(array.transpose(2, 0, 1), order="C")
 
 
-def _resize_and_crop(array: Array, size: int) -> Array:
-    """Resize and crop in one step: only the centre is computed, so a 1 x 50,000,000 image costs no memory."""
+def _resize_and_crop(array: Array, size: int, crop_share: float, interpolation: str) -> Array:
+    """Resize and crop in one step, rounding as torchvision does: only the centre is computed, so a 1 x 50,000,000 image
+    costs no memory.
+    """
     height, width = array.shape[:2]
+    shorter = min(width, height)
+    target = size if shorter <= size else int(size / crop_share)
     box = []
     for side in (width, height):
-        resized = round(size * side / min(width, height))
-        start = (resized - size) // 2
+        resized = target * side // shorter
+        start = round((resized - size) / 2)
         box.append((start * side / resized, (start + size) * side / resized))
     (left, right), (top, bottom) = box
-    picture = Image.fromarray(array)
-    return np.asarray(picture.resize((size, size), Image.Resampling.BILINEAR, box=(left, top, right, bottom)))
+    how = INTERPOLATIONS[interpolation]
+    return np.asarray(Image.fromarray(array).resize((size, size), how, box=(left, top, right, bottom)))

@@ -9,6 +9,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from supple.data.images import AUGMENTATION, ImageSet
+from supple.data.augment import Augmentation
+from supple.data.images import ImageSet
 from supple.data.parts import Dataset
 from supple.data.splits import Splits
 from supple.errors import RecipeError, SaveError
@@ -36,7 +38,7 @@ BATCH = 128
 class FeatureSet:
     """Images as features: a data set like any other, so that the one training loop serves both."""
 
-    slow = False
+    slow, workers = False, 0
     at_once: int | None = None
     repeat = 1
 
@@ -69,9 +71,10 @@ def cached(recipe: Recipe, model: FlexibleModel, splits: Splits, quiet: bool = F
         )
     if not (isinstance(splits.train, ImageSet) and isinstance(splits.val, ImageSet)):
         raise RecipeError(f"train.cache_features is for classes, not for {recipe.data.name}.", "Leave it out.")
-    if splits.train.augmented and not recipe.train.cache_augmented:
+    used = splits.train.augmentation.used
+    if used and not recipe.train.cache_augmented:
         raise RecipeError(
-            f"train.cache_features is set, but images are augmented (data.{', data.'.join(splits.train.augmented)}).",
+            f"train.cache_features is set, but images are augmented (data.{', data.'.join(used)}).",
             "Leave the augmentation out, or say train.cache_augmented=true: the images are then taken as they are.",
         )
     place = Path(folder) / digest(recipe, model.backbone)
@@ -101,7 +104,7 @@ def digest(recipe: Recipe, backbone: nn.Module) -> str:
     """The name of the folder: of the backbone's weights, the cuts and the images."""
     told = recipe.resolved()
     facts = {key: told.get(key) for key in ("backbone", "copycat")} | {"at": told["method"].get("at")}
-    unrelated = ("batch_size", "test_limit", "root", *AUGMENTATION)
+    unrelated = ("batch_size", "test_limit", "root", "workers", *(field.name for field in fields(Augmentation)))
     facts["data"] = {key: value for key, value in told["data"].items() if key not in unrelated}
     found = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     for name, value in sorted(backbone.state_dict().items()):

@@ -39,6 +39,8 @@ CHOSEN: dict[str, Any] = {
     "classes": None,
     "mean": None,
     "std": None,
+    "crop_share": None,
+    "interpolation": None,
     "fingerprint": None,
 }
 

@@ -35,7 +35,7 @@ ON_ITS_SIDE = {TURNS[orientation] for orientation in (5, 6, 7, 8)}
 logging.getLogger("PIL").addHandler(logging.NullHandler())
 
 
-def decode(source: Source, max_pixels: int = MAX_PIXELS) -> np.ndarray[Any, Any]:
+def decode(source: Source, max_pixels: int = MAX_PIXELS, reduce: int = 1) -> np.ndarray[Any, Any]:
     """Decode an image file to uint8 RGB of shape (height, width, 3).
 
     - Formats: JPEG, PNG, WebP, BMP, GIF, TIFF and PPM; no other decoder of Pillow is ever tried.
@@ -45,9 +45,12 @@ def decode(source: Source, max_pixels: int = MAX_PIXELS) -> np.ndarray[Any, Any]
     - The EXIF orientation is honoured; an unreadable EXIF block counts as none.
     - CMYK and palettes are converted; transparency, wherever it comes from, is composited over white.
     - Of an animation, the first frame.
+    - reduce: 2, 4 or 8 lets the decoder of JPEG files leave out detail; the sides are then up to so many times smaller.
     - Anything else (missing, truncated, corrupt, empty, no image) is a DataError that names the file.
     """
     with _opened(source, max_pixels) as opened:
+        if reduce > 1:
+            opened.draft(None, (-(-opened.width // reduce), -(-opened.height // reduce)))
         opened.load()
         turn = _turn(opened)
         image = opened if turn is None else opened.transpose(turn)

@@ -16,10 +16,26 @@ from supple.data._io.decode import MAX_PIXELS, decode, header
 from supple.data._io.paths import Source
 from supple.data.audio.sound import sound_seconds
 from supple.data.audio.spectrogram import SpectrogramConfig
+from supple.data.augment import Augmentation
 from supple.data.images import WORKERS, ImageSet, open_all
 from supple.data.parts import Collection, Part, Reader
 from supple.data.preprocess import Preprocess
-from supple.data.settings import Channels, Count, Features, Holdout, Mels, Padding, Rate, Seconds, Seed, Side
+from supple.data.settings import (
+    Above,
+    Channels,
+    Count,
+    Features,
+    Holdout,
+    Interpolation,
+    Mels,
+    Padding,
+    Probability,
+    Rate,
+    Seconds,
+    Seed,
+    Side,
+    Workers,
+)
 from supple.data.splits import Splits, choose, read_parts
 from supple.errors import DataError
 from supple.model import Shape
@@ -42,10 +58,16 @@ def load_pictures(
     test_limit: Count | None = None,  # use only so many test images
     holdout: Holdout = 0.1,  # validation images, if the set has none of its own: a number, or a share below 1
     crop: Padding = 0,  # random crop after padding by so many pixels
+    crop_scale: tuple[float, float] | None = None,  # random crop with such a share of the area, resized: [0.3, 1]
     flip: bool = False,  # random horizontal flip
-    augment: str | None = None,  # autoaugment, randaugment, trivialaugment: image by image, slower
-    mean: tuple[float, ...] | None = None,  # of values in 0..1, per channel; None: measured on the training images
-    std: tuple[float, ...] | None = None,  # None: measured
+    augment: str | None = None,  # randaugment, trivialaugment, ..., or as timm writes it: rand-m9-mstd0.5-inc1
+    jitter: Probability = 0.0,  # brightness, contrast and saturation vary by up to this share
+    erase: Probability = 0.0,  # probability that a random rectangle is erased
+    mean: tuple[float, ...] | None = None,  # of values in 0..1; None: the starting weights', or measured on the images
+    std: tuple[float, ...] | None = None,  # None: likewise
+    crop_share: Above | None = None,  # of the shorter side that is seen; None: the starting weights', or 1
+    interpolation: Interpolation | None = None,  # None: the starting weights', or bilinear
+    workers: Workers | None = None,  # processes that read training images; None: as many as are worth it
     max_pixels: Count = MAX_PIXELS,  # larger pictures are refused before they are decoded
     seed: Seed = 0,  # of the splits
 ) -> Splits:
@@ -60,11 +82,15 @@ def load_pictures(
     parts = choose(found, limit, holdout, test_limit, seed)
     side = _stored_size(parts, max_pixels) if size is None else size
     blank = _blank(side, found.channels if channels is None else channels, max_pixels)
+    blank = replace(blank, crop_share=crop_share or 1.0, interpolation=interpolation or "bilinear")
+    change = Augmentation(crop_scale, augment, jitter, crop, flip, erase)
     if isinstance(found.train.images, Tensor):
         parts = [replace(part, images=_fit(part.images, blank)) for part in parts if isinstance(part.images, Tensor)]
+    elif change.crop_scale is not None and not _enlarged(parts, blank):  # parts of the files are wanted, in detail
+        parts = _read(parts, blank, 0, reader.warn)
     else:
-        parts = _read(parts, blank, reader.memory_limit, reader.warn, resize=size is not None)
-    return _splits(reader, found, parts, blank, (mean, std), (crop, flip, augment), seen)
+        parts = _read_alike(parts, blank, reader, resize=size is not None)
+    return _splits(reader, found, parts, blank, (mean, std), change, seen, workers)
 
 
 def load_sounds(
@@ -92,7 +118,7 @@ def load_sounds(
     found, seen = read_parts(reader)
     parts = choose(found, limit, holdout, test_limit, seed)
     parts = _read(parts, blank, reader.memory_limit, reader.warn)
-    return _splits(reader, found, parts, blank, (mean, std), (crop, False, augment), seen)
+    return _splits(reader, found, parts, blank, (mean, std), Augmentation(crop=crop, augment=augment), seen)
 
 
 def picture_shape(settings: Mapping[str, Any], stored: Shape | None, use_audio: bool) -> Shape | None:
@@ -116,8 +142,9 @@ def _splits(
     parts: list[Part],
     blank: Preprocess,
     measured: tuple[tuple[float, ...] | None, tuple[float, ...] | None],
-    augmentation: tuple[int, bool, str | None],
+    augmentation: Augmentation,
     fingerprint: str,
+    workers: int | None = None,
 ) -> Splits:
     for part, word in zip(parts, ("training", "validation", "test")):
         if len(part) == 0:
@@ -128,7 +155,7 @@ def _splits(
         mean, std = mean or found_mean, std or found_std
     preprocess = replace(blank, mean=tuple(mean), std=tuple(std))
     train, val, test = ((part, found.classes, preprocess, reader.task) for part in parts)
-    return Splits(ImageSet(*train, *augmentation), ImageSet(*val), ImageSet(*test), fingerprint)
+    return Splits(ImageSet(*train, augmentation, workers), ImageSet(*val), ImageSet(*test), fingerprint)
 
 
 def _must_be_square(size: Any, name: str) -> None:
@@ -167,11 +194,34 @@ def _first_size(parts: Sequence[Part], max_pixels: int) -> tuple[int, int]:
 
 
 def _fit(images: Tensor, preprocess: Preprocess) -> Tensor:
-    """Bring stored uint8 images (count, 1 or 3, height, width) to the size and channels of `preprocess`."""
-    if tuple(images.shape[1:]) == (preprocess.channels, preprocess.size, preprocess.size):
+    """Bring stored uint8 images (count, 1 or 3, height, width) to the size and channels of `preprocess`.
+
+    Small ones stay as they are: they are enlarged batch by batch.
+    """
+    height, width = images.shape[2:]
+    if images.shape[1] == preprocess.channels and height == width <= preprocess.size:
         return images
     colour = images.expand(-1, 3, -1, -1).permute(0, 2, 3, 1).numpy()
     return torch.stack([preprocess.image(image) for image in colour])
+
+
+def _enlarged(parts: Sequence[Part], preprocess: Preprocess) -> bool:
+    """Whether the pictures are smaller than the network sees them, as the first one tells."""
+    width, height = _first_size(parts, preprocess.max_pixels)
+    return width == height < preprocess.size
+
+
+def _read_alike(parts: Sequence[Part], preprocess: Preprocess, reader: Reader, resize: bool) -> list[Part]:
+    """As `_read`; but small pictures that are all alike are kept as they are, and enlarged batch by batch."""
+    if _enlarged(parts, preprocess):
+        side, _ = _first_size(parts, preprocess.max_pixels)
+        with suppress(_Unlike):
+            return _read(parts, replace(preprocess, size=side), reader.memory_limit, reader.warn, resize=False)
+    return _read(parts, preprocess, reader.memory_limit, reader.warn, resize)
+
+
+class _Unlike(DataError):
+    """Images that were to be of one size are not."""
 
 
 def _read(
@@ -219,7 +269,7 @@ def _images(sources: Sequence[Source], preprocess: Preprocess, into: Tensor | No
             continue
         if not resize and (width, height) != (size, size):
             name = "an image" if isinstance(source, bytes) else source
-            raise DataError(
+            raise _Unlike(
                 f"the images differ in size: {name} is {width} x {height}, others are {size} x {size}.",
                 "Set data.size to resize them all.",
             )

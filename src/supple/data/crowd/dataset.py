@@ -126,6 +126,8 @@ class CrowdSet:
     flip, every second picture is mirrored, and its heads with it.
     """
 
+    workers = 0
+
     repeat: int = 1
 
     def __init__(

@@ -55,7 +55,7 @@ class DetectionSet:
     flipped; without it, it is the largest of them. Each picture comes `repeat` times.
     """
 
-    slow = True
+    slow, workers = True, 0
     at_once = 8  # pictures that an evaluation takes at a time
 
     def __init__(
