@@ -79,8 +79,11 @@ class Chain:
 def graphs_of(model: FlexibleModel, points: Sequence[Point], x: Any) -> list[Graph]:
     """The graphs of these points, each by itself; x: an example of two samples."""
     flat = tuple(_pytree.tree_leaves(x))
-    names = {"takes": input_names(model), "gives": output_names(model)}
-    return [Graph(file_name(point), FlatPoint(model.extract(point).eval()), flat, point, **names) for point in points]
+    takes, gives = input_names(model), output_names(model)
+    return [
+        Graph(file_name(point), FlatPoint(model.extract(point).eval()), flat, point, "point", takes, gives)
+        for point in points
+    ]
 
 
 def input_names(model: FlexibleModel) -> tuple[str, ...]:
