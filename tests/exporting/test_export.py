@@ -72,20 +72,6 @@ def held(shape) -> Held:
     return Held(Noise(shape), Noise(shape), Noise(shape))
 
 
-@pytest.fixture
-def traced_once(monkeypatch):
-    """Tracing is the slow part: graphs of one name are traced once in a test, whatever they are exported to."""
-    traced: dict[str, bytes] = {}
-    to_onnx = convert.to_onnx
-
-    def cached(graph) -> bytes:
-        if graph.name not in traced:
-            traced[graph.name] = to_onnx(graph)
-        return traced[graph.name]
-
-    monkeypatch.setattr(convert, "to_onnx", cached)
-
-
 @pytest.mark.parametrize(("method", "backbone"), PAIRS)
 def test_every_point_says_the_same_on_both_engines(method, backbone, traced_once, tmp_path):
     model = make(method, backbone)
@@ -324,6 +310,7 @@ def test_an_exported_folder_that_is_named_answers_whatever_it_has_lost(folder, t
         {"stages": [{"file": "full.onnx", "point": None}]},
         {"points": {"exit=x": {"file": "full.onnx"}}},
         {"classes": 5},
+        {"inputs": {}},
     ],
     ids=str,
 )

@@ -55,7 +55,7 @@ def bundle_of(folder: Path, kind: str, precision: str, role: str = "stage") -> B
     made = Graphs({"full": file}, layers=(Layer(role, file),) if role == "gate" else ())
     facts = {"task": "classes", "classes": ("a",), "input_shape": (3, 8, 8), "preprocess": None, "policy": None}
     rest = {"checks": (), "asked": (), "max_drop": 0.01}
-    return Bundle(folder, kind, precision, "0" * 64, made, **facts, **rest)
+    return Bundle(folder, kind, precision, "0" * 64, made, {file: ("image",)}, **facts, **rest)
 
 
 @pytest.mark.parametrize("kind", ["onnx", "openvino"])
@@ -107,7 +107,7 @@ def test_weights_of_all_layers_have_seven_bits_in_openvino():
     network = torch.nn.Sequential(torch.nn.Conv2d(8, 8, 3), torch.nn.ReLU(), torch.nn.Conv2d(8, 8, 3)).eval()
     x = torch.rand(4, 8, 8, 8, generator=torch.Generator().manual_seed(0))
     graph = Graph("full", FlatPoint(network), (x[:2],), FULL)
-    files = with_nncf("full", convert.convert(graph, "openvino"), one_by_one((x,)), attention=False)
+    files = with_nncf(graph, convert.convert(graph, "openvino"), one_by_one((x,)), attention=False)
     model = openvino.Core().read_model(files["full.xml"], files["full.bin"])
     weights = [op.data for op in model.get_ops() if op.get_type_name() == "Constant" and op.data.dtype == np.int8]
     weights = [part for part in weights if part.ndim == 4]

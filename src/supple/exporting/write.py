@@ -18,6 +18,7 @@ from supple.errors import CheckpointError, RecipeError
 from supple.exporting.check import Archives, largest_difference, lost_of, scores
 from supple.exporting.convert import convert
 from supple.exporting.graphs import Chain, Graph, chain_of, given_to, graphs_of, has_attention, one_by_one, skip_graphs
+from supple.exporting.metadata import metadata, write_metadata
 from supple.exporting.quantize import quantize
 from supple.inference.bundle import FORMAT, KINDS, LADDER, MANIFEST, Bundle, Check, is_bundle, open_bundle
 from supple.inference.engines import MAX_DROP, Engine, available, must_have_bf16, open_engine
@@ -139,6 +140,7 @@ def export(
             for body, head in chain.stages
         ],
         "layers": [{"role": graph.role, "file": file(graph)} for graph in chain.layers],
+        "inputs": {file(graph): list(graph.takes) for graph in (*graphs, *chain.graphs)},
         "policy": policy_of(model),
         "asked": [str(point) for point in wanted.points],
         "max_drop": wanted.max_drop,
@@ -147,7 +149,12 @@ def export(
     }
     with files.folder(out) as part:
         _write(part, manifest, {name: content for parts in made.values() for name, content in parts.items()})
-        _check(model, part, manifest, wanted, data, x)
+        ladder = _check(model, part, manifest, wanted, data, x)
+        for graph in (*graphs, *chain.graphs):
+            if file(graph) in manifest["inputs"]:  # the others lost too much
+                write_metadata(part / str(file(graph)), metadata(model, graph, wanted.precision, ladder))
+        files.write(part / LADDER, json.dumps({"checkpoint": weights, **ladder.to_json()}, indent=1))
+        write_manifest(part, manifest)
     return manifest
 
 
@@ -189,8 +196,8 @@ def _made(graph: Graph, wanted: Wanted, inputs: tuple[Tensor, ...]) -> dict[str,
     return quantize(graph, parts, wanted.to, one_by_one(inputs), has_attention(graph.module))
 
 
-def _check(model: FlexibleModel, out: Path, manifest: dict[str, Any], wanted: Wanted, data: Held, x: Any) -> None:
-    """Every engine that opens the folder, in every precision that it may run in. Then the ladder."""
+def _check(model: FlexibleModel, out: Path, manifest: dict[str, Any], wanted: Wanted, data: Held, x: Any) -> Ladder:
+    """Every engine that opens the folder, in every precision that it may run in. Gives the ladder."""
     bundle, ladder, checks = open_bundle(out), Ladder(), []
     for name, precision in pairs(wanted):
         archives = wanted.to == "torch-export"
@@ -204,8 +211,7 @@ def _check(model: FlexibleModel, out: Path, manifest: dict[str, Any], wanted: Wa
         engine.close()
         checks.append(check)
     _tidy(out, manifest, bundle, checks, wanted)
-    files.write(out / LADDER, json.dumps({"checkpoint": manifest["checkpoint"], **ladder.to_json()}, indent=1))
-    write_manifest(out, manifest)
+    return ladder
 
 
 def pairs(wanted: Wanted) -> list[tuple[str, str]]:
@@ -251,6 +257,7 @@ def _tidy(out: Path, manifest: dict[str, Any], bundle: Bundle, checks: list[Chec
     for name in set(bundle.graphs.names()) - used:
         _unlink(out, name)
     manifest["points"] = {point: name for point, name in manifest["points"].items() if name in used}
+    manifest["inputs"] = {name: names for name, names in manifest["inputs"].items() if name in used}
     manifest["stages"] = manifest["stages"][: max(len(one.stages) for one in left)]
     for stage in manifest["stages"]:
         if stage["head"] not in used:

@@ -83,6 +83,7 @@ class Task:
     meter_of: "Callable[[FlexibleModel], Meter] | None" = None  # where a metric is more than a mean over samples
     draw: "Callable[..., Image.Image] | None" = None
     min_score: float | None = None  # what scores less is left out of an answer, unless another limit is asked for
+    output: str = "logits"  # what exported graphs call what they give
     exportable: bool = True  # whether graphs can answer it: as many outputs for every sample
     confidence: bool = False  # whether softmax of the logits says how sure an answer is: policies may stop on it
     mean_logits: bool = False  # whether the mean logits of several models are an answer, scored by top-1 and top-5
