@@ -19,7 +19,8 @@ POSITIONS = 32  # across the map that the first convolution sees, about
 DIRECTIONS = 24  # of patches that are kept, at most; each gives two channels
 SMALLEST = 12  # pixels of a side
 HEAD_CELLS = 8  # across the map that the convolution of a head sees, at most
-RATE_OF_BIASES = 16.0
+RATE_OF_BIASES = 64.0
+SCALE = 1 / 9  # of the logits
 
 
 class FastNet(nn.Module):
@@ -88,7 +89,7 @@ class FastNet(nn.Module):
 
 
 class Whiten(nn.Module):
-    """A convolution whose outputs, on the training images, are uncorrelated and of the same size; each comes twice, once
+    """A convolution whose outputs are uncorrelated and of the same size on the training images; each comes twice, once
     with the other sign. Its weights are computed from images and do not learn; its bias does.
     """
 
@@ -144,7 +145,7 @@ class Block(nn.Sequential):
 
 class ExitHead(nn.Sequential):
     def __init__(self, channels: int, cells: int, hidden: int, num_classes: int) -> None:
-        pool = max(1, cells // HEAD_CELLS)
+        pool = -(-cells // HEAD_CELLS)
         super().__init__(nn.MaxPool2d(pool), Convolution(channels, hidden), Classifier(hidden, num_classes))
 
     def forward(self, state: State) -> Tensor:
@@ -153,15 +154,14 @@ class ExitHead(nn.Sequential):
 
 
 class Classifier(nn.Module):
-    """The maximum of every channel, and a linear layer whose outputs start small."""
+    """The maximum of every channel, and a linear layer. Its outputs are scaled down, which also slows its learning."""
 
     def __init__(self, channels: int, num_classes: int) -> None:
         super().__init__()
-        self.linear = nn.Linear(channels, num_classes)
-        nn.init.normal_(self.linear.weight, std=channels**-0.5 / 3)
-        nn.init.zeros_(self.linear.bias)
+        self.linear = nn.Linear(channels, num_classes, bias=False)
+        nn.init.normal_(self.linear.weight)
 
     def forward(self, state: Tensor | State) -> Tensor:
         x = state[0] if isinstance(state, tuple) else state
-        logits: Tensor = self.linear(x.amax((2, 3)))
+        logits: Tensor = SCALE * self.linear(x.amax((2, 3)))
         return logits
