@@ -24,8 +24,8 @@ def rows(timed: bool = True) -> list[Row]:
     facts = [("exit=1", 10, 0.654), ("exit=2", 28, 0.649), ("exit=3", 40, 0.735), ("full", 80, 0.742)]
     key: dict[str, Any] = {"batch": 1, "threads": 2, "machine": "bench-box"} if timed else {}
     return [
-        Row(name, macs=macs * 10**6, params=macs * 10**5, metric="accuracy", score=score, n=1000, **key,
-            p50_ms=macs / 5 if timed else None, p95_ms=macs / 4 if timed else None)
+        Row(name, macs=macs * 10**6, params=macs * 10**5, metric="accuracy", score=score, n=100_000, **key,
+            p50_ms=macs / 5 if timed else None, p95_ms=macs / 4 if timed else None, iqr_ms=0.1 if timed else None)
         for name, macs, score in facts
     ]  # fmt: skip
 
@@ -175,7 +175,7 @@ def test_only_the_dominated_point_is_marked(report: str) -> None:
     marked = [row for row in table_rows(report) if "dominated" in row]
     assert len(marked) == 1
     assert "exit=2" in marked[0]
-    assert "worse than exit=1, which is faster" in marked[0]
+    assert "worse than exit=1 at higher cost" in marked[0]
 
 
 def test_summary_names_best_near_and_cheapest(report: str) -> None:
@@ -245,7 +245,7 @@ def test_run_without_times_names_bench_only(tmp_path: Path) -> None:
     assert "supple bench RUN" in text
     assert "supple evaluate RUN" not in text
     assert "Score against measured time" not in text
-    assert "worse than exit=1, which costs less" in text
+    assert "worse than exit=1 at higher cost" in text
 
 
 def test_ladder_without_scores_still_has_its_table_but_no_curve(tmp_path: Path) -> None:
