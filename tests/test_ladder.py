@@ -419,11 +419,13 @@ def test_a_score_of_unknown_error_gets_no_verdict() -> None:
     assert remarks(unknown) == ["", ""]
     assert remarks(Ladder([row("exit=1", 10, 3.5, "mae"), row("full", 20, 9.0, "mae")])) == ["", ""]
     # The mean average precision is not a share of the samples, though it is shown in per cent.
-    assert remarks(Ladder([row("exit=1", 10, 0.9, "box_map", n=900), row("full", 20, 0.1, "box_map", n=900)])) == ["", ""]
+    boxes = Ladder([row("exit=1", 10, 0.9, "box_map", n=900), row("full", 20, 0.1, "box_map", n=900)])
+    assert remarks(boxes) == ["", ""]
 
 
 def test_at_the_same_macs_a_really_lower_score_is_worse() -> None:
-    assert remarks(Ladder([row("exit=1", 10, 0.9), row("exit=2", 10, 0.8)])) == ["", "worse than exit=1 at the same cost"]
+    said = "worse than exit=1 at the same cost"
+    assert remarks(Ladder([row("exit=1", 10, 0.9), row("exit=2", 10, 0.8)])) == ["", said]
     assert remarks(Ladder([row("exit=1", 10, 0.9), row("exit=2", 10, 0.899)])) == ["", ""]
 
 

@@ -81,7 +81,7 @@ class Row:
     def on(self, machine: str) -> "Row":
         """What of this counts on a machine."""
         score = self.score_on(machine)
-        unknown = ("lost", "lost_error", "score_error") if score is None else ()
+        unknown: tuple[str, ...] = ("lost", "lost_error", "score_error") if score is None else ()
         unknown += () if self.machine in (None, machine) else TIMES
         return dataclasses.replace(self, score=score, **dict.fromkeys(unknown))  # type: ignore[arg-type]
 
@@ -126,8 +126,8 @@ class Row:
         return None if mine is None or theirs is None else math.hypot(mine, theirs)
 
     def _error(self) -> float | None:
-        """Of a share p of n samples, sqrt(p (1 - p) / n), with one right and one wrong sample added (Agresti and Caffo),
-        so that 100 % of ten samples has an error too. Of other means, as it was measured.
+        """Of a share p of n samples, sqrt(p (1 - p) / n), with one right and one wrong sample added (Agresti and
+        Caffo), so that 100 % of ten samples has an error too. Of other means, as it was measured.
         """
         from supple.tasks import get_metric
 

@@ -73,7 +73,7 @@ def compare(
         source = None if used is None else used.source
         folder = None if source is None else source.folder.name
         ms = {name: getattr(times, name) for name in TIMES}
-        row = Row(name, engine, precision, batch, threads, machine(), folder, **ms)  # type: ignore[arg-type]
+        row = Row(name, engine, precision, batch, threads, machine(), folder, **ms)
         timed.put(row)
         if source is not None:
             record(source.ladder, row)

@@ -69,7 +69,7 @@ def _page(run: Run) -> str:
 
 
 def _summary(run: Run) -> str:
-    """One sentence: the best point, the cheapest point that comes close, and the cheapest point of all."""
+    """One sentence: the point of the highest score, the cheapest point that comes close, and the cheapest point of all."""
     rows = [row for row in run.ladder if known(row.score) and known(row.macs) and not row.is_group]
     rows.sort(key=lambda row: row.precision != "fp32")
     rows = [row for row in rows if _series(row) == _series(rows[0])]
@@ -82,7 +82,7 @@ def _summary(run: Run) -> str:
     # A hair of tolerance: 0.75 - 0.74 is more than 0.01 to a computer.
     near = min((row for row in rows if _merit(best) - _merit(row) <= slack + 1e-9), key=_cost)
     cheapest = min(rows, key=lambda row: (_cost(row), -_merit(row)))
-    text = f"The best point, {_name(best)}, reaches {_score(best)} at {millions(best.macs)} M MACs"
+    text = f"The highest-scoring point, {_name(best)}, reaches {_score(best)} at {millions(best.macs)} M MACs"
     if known(best.p50_ms) and len({row.point for row in rows}) == len(rows):  # timed in one configuration only
         text += f" in {best.p50_ms:.3g} ms"
     clauses = []
