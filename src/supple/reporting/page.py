@@ -69,7 +69,7 @@ def _page(run: Run) -> str:
 
 
 def _summary(run: Run) -> str:
-    """One sentence: the point of the highest score, the cheapest point that comes close, and the cheapest point of all."""
+    """One sentence: the point of the highest score, the cheapest one that comes close, and the cheapest of all."""
     rows = [row for row in run.ladder if known(row.score) and known(row.macs) and not row.is_group]
     rows.sort(key=lambda row: row.precision != "fp32")
     rows = [row for row in rows if _series(row) == _series(rows[0])]
