@@ -32,9 +32,7 @@ def main(out: str = "runs/from-python", epochs: int = 4) -> None:
     with supple.predictor(exported) as predictor:
         for ms in (20, 1):
             [answer] = predictor.predict(images[:1].numpy(), deadline_ms=ms)
-            print(
-                f"within {ms} ms: {answer.label} ({answer.point}, chosen by: {answer.reason}; {answer.elapsed_ms:.1f} ms)"
-            )
+            print(f"within {ms} ms: {answer.label} ({answer.point}, {answer.reason}; {answer.elapsed_ms:.1f} ms)")
 
 
 if __name__ == "__main__":
