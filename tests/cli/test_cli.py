@@ -36,8 +36,8 @@ ROW = {
     *("point", "engine", "precision", "batch", "threads", "machine"),
     *("macs", "macs_through", "macs_worst", "params", "branch_params", "extra_params"),
     "folder",
-    *("p50_ms", "p95_ms", "p99_ms", "iqr_ms", "metric", "score", "accuracy", "higher_is_better", "n", "deviation", "draws"),
-    *("score_error", "lost", "lost_error", "extra_metrics"),
+    *("p50_ms", "p95_ms", "p99_ms", "metric", "score", "accuracy", "higher_is_better", "n", "deviation", "draws"),
+    *("iqr_ms", "score_error", "lost", "lost_error", "extra_metrics"),
 }
 POINTS = {"exits": ["exit=1", "exit=2", "full"], "slim": ["width=0.5", "full"]}
 
