@@ -33,10 +33,16 @@ class Check:
     difference: float | None = None  # fp32: the largest from PyTorch
     lost: dict[str, float] = field(default_factory=dict)  # int8, bf16: of each point's score, on validation samples
     left_out: tuple[str, ...] = ()  # int8, bf16: points, or the chain, that lost too much
+    error: dict[str, float] = field(default_factory=dict)  # int8, bf16: standard errors of `lost`
+    samples: int | None = None  # int8, bf16: on how many it was measured
 
     def holds_here(self) -> bool:
         """What int8 and bf16 have lost is known for the instruction set that it was measured with."""
         return self.precision == "fp32" or same_instructions(self.machine, machine())
+
+    def losing(self, max_drop: float) -> tuple[str, ...]:
+        """What loses more than this by more than a standard error: less may be chance."""
+        return tuple(what for what, lost in self.lost.items() if lost - self.error.get(what, 0.0) > max_drop)
 
 
 @dataclass(frozen=True)
@@ -162,7 +168,9 @@ def _check(given: dict[str, Any]) -> Check:
     lost = {str(what): float(lost) for what, lost in given["lost"].items()}
     difference = None if given["difference"] is None else float(given["difference"])
     names = tuple(map(str, given["left_out"]))
-    return Check(str(given["engine"]), str(given["precision"]), str(given["machine"]), difference, lost, names)
+    error = {str(what): float(error) for what, error in given.get("error", {}).items()}
+    where = str(given["engine"]), str(given["precision"]), str(given["machine"])
+    return Check(*where, difference, lost, names, error, given.get("samples"))
 
 
 def read_ladder(folder: Path, manifest: dict[str, Any]) -> Ladder:

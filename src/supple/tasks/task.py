@@ -4,6 +4,7 @@ Importing a task does not import torch: exported folders answer without it. Func
 they need when they are called.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
@@ -51,6 +52,7 @@ class Result(NamedTuple):
     score: float
     loss: float  # what validation watches: less is better
     extra_metrics: dict[str, float]  # by name
+    error: float | None = None  # standard error of the score, where it is a mean over samples
 
 
 class Meter(Protocol):
@@ -115,7 +117,7 @@ class Means:
 
         self.task = task
         self.sums = zeros(1 + len(task.each), dtype=float64)
-        self.samples = 0
+        self.samples, self.squares = 0, 0.0
 
     def add(self, output: "Output", target: Any) -> None:
         from torch import stack
@@ -123,7 +125,10 @@ class Means:
         figures = [self.task.losses(output, target), *(each(output, target) for each in self.task.each.values())]
         self.sums += stack([figure.sum() for figure in figures]).double().cpu()
         self.samples += len(figures[0])
+        self.squares += float(figures[1].double().square().sum())
 
     def result(self) -> Result:
-        loss, score, *rest = (self.sums / max(1, self.samples)).tolist()
-        return Result(score, loss, dict(zip(list(self.task.each)[1:], rest)))
+        count = max(1, self.samples)
+        loss, score, *rest = (self.sums / count).tolist()
+        error = math.sqrt(max(0.0, self.squares / count - score**2) / count)
+        return Result(score, loss, dict(zip(list(self.task.each)[1:], rest)), error)
