@@ -119,7 +119,7 @@ def _unlock(file: IO[str]) -> None:
 
 def _modules() -> tuple[Any, Any]:
     """fcntl, which Windows lacks, or else msvcrt, which only Windows has."""
-    found = []
+    found: list[Any] = []
     for name in ("fcntl", "msvcrt"):
         try:
             found.append(import_module(name))
