@@ -122,8 +122,9 @@ def distill_objective(
     smoothing: float = 0.0,  # label smoothing of the hard part
     weights: tuple[float, ...] = (),  # of each point's loss, cheapest first; none given: all 1
 ) -> Objective:
-    """`distill` over the outputs of all or some of `points`, matched by point.
+    """Cross-entropy of every point and, if wanted, distillation from larger points to smaller ones.
 
+    Outputs of all or some of `points` are matched by point.
     An output of another point (one drawn from a group) learns from the labels alone.
     """
     if not 0 <= lam <= 1 or tau <= 0 or not 0 <= smoothing < 1:

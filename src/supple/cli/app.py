@@ -22,7 +22,7 @@ from supple.cli.report import report
 from supple.cli.train import train
 
 EXAMPLES = {
-    "list": ("supple list", "supple list --recipes"),
+    "list": ("supple list vit", "supple list --recipes cifar100"),
     "profile": (
         "supple profile recipes/ipkd_ta/msdnet_cifar100_tam.yaml",
         "supple profile recipes/ipkd_ta/mobilenet_cifar10_ipkd.yaml --json",

@@ -19,7 +19,7 @@ Drawing = Callable[["Prediction", Path | Piped], None]
 
 def predict(
     run: Annotated[Path, typer.Argument(help="A run, or an exported folder.")],
-    files: Annotated[list[str], typer.Argument(help="Files, folders, patterns; -: a file or names on stdin.")],
+    files: Annotated[list[str], typer.Argument(help="Files, folders, patterns; - is stdin.")],
     point: Annotated[str | None, typer.Option(help="Run this point.")] = None,
     deadline_ms: Annotated[float | None, typer.Option(help="The best answer within this many ms.", min=0)] = None,
     budget_macs: Annotated[str | None, typer.Option(help="The best within MACs: 2e6, or 0.5x of full.")] = None,
