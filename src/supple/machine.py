@@ -3,7 +3,6 @@
 import os
 import platform
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 # What decides which arithmetic is fast, by the names that /proc/cpuinfo gives it (x86, then Arm).
@@ -71,6 +70,8 @@ def versions() -> dict[str, str]:
 
 def installed(package: str) -> str | None:
     """The version of a package; None: it is not installed."""
+    from importlib.metadata import PackageNotFoundError, version  # slow to import
+
     for name in (package, *_INSTEAD.get(package, ())):
         try:
             return version(name)

@@ -66,7 +66,7 @@ EXAMPLES = {
     "doctor": ("supple doctor", "supple doctor --json"),
 }
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
+app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
 for _verb in (
     analyse,
     bench,
