@@ -5,39 +5,12 @@ import threading
 
 import pytest
 
-from supple import api, progress
-from supple.cli import main
+from supple import progress
 
 
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
-
-
-@pytest.fixture
-def bars(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, list[int]]]:
-    """Every bar that was made, with its total and what it was advanced by."""
-    made = []
-    counting = progress.counting
-
-    def noted(total: int, text: str, *args: object, **how: object) -> object:
-        steps: list[int] = []
-        made.append((text, total, steps))
-        context = counting(total, text, *args, **how)
-
-        class Noted:
-            def __enter__(self) -> object:
-                advance = context.__enter__()
-                return lambda done: (steps.append(done), advance(done))
-
-            def __exit__(self, *error: object) -> object:
-                return context.__exit__(*error)
-
-        return Noted()
-
-    monkeypatch.setattr(progress, "counting", noted)
-    monkeypatch.setattr(api, "counting", noted)
-    return made
 
 
 def test_a_bar_for_timing_has_no_thread_of_its_own(monkeypatch):
@@ -58,13 +31,24 @@ def test_a_bar_shows_nothing_where_there_is_no_terminal(capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_bench_counts_its_rounds(bars, exits_copy, capsys):
-    assert main(["bench", str(exits_copy), "--rounds", "5", "--batch", "1,2"]) == 0
+def test_bench_counts_its_rounds(bars, command, exits_copy):
+    assert command("bench", exits_copy, "--rounds", "5", "--batch", "1,2").status == 0
     assert bars == [("timing", 10, [1] * 10)]
 
 
+def test_a_bar_beside_what_is_timed_is_drawn_seldom(monkeypatch):
+    drawn = []
+    monkeypatch.setattr("sys.stderr", Terminal())
+    monkeypatch.setattr(progress.Bar, "refresh", lambda self: drawn.append(self))
+    with progress.counting(1000, "timing", timing=True) as on_progress:
+        started = len(drawn)
+        for _ in range(1000):
+            on_progress(1)
+        assert 1 <= len(drawn) - started < 20
+
+
 @pytest.mark.parametrize("verb", ["evaluate", "calibrate"])
-def test_what_reads_data_counts_samples(bars, exits_copy, verb, capsys):
-    assert main([verb, str(exits_copy), *(["--budget-macs", "0.9x"] if verb == "calibrate" else [])]) == 0
+def test_what_reads_data_counts_samples(bars, command, exits_copy, verb):
+    assert command(verb, exits_copy, *(["--budget-macs", "0.9x"] if verb == "calibrate" else [])).status == 0
     ((_, total, steps),) = bars
     assert sum(steps) == total > 0

@@ -16,6 +16,8 @@ from supple.text import duration, say
 if TYPE_CHECKING:
     from supple.scoring import Score
 
+DRAWN_EVERY_S = 0.5  # a bar beside what is timed: drawing it empties the caches
+
 
 def _bar(*columns: ProgressColumn, quiet: bool, transient: bool = False, by_itself: bool = True) -> Bar:
     """One that shows nothing where there is no terminal. by_itself: a thread draws it, several times a second."""
@@ -30,8 +32,15 @@ def counting(total: int, text: str, quiet: bool = False, timing: bool = False) -
     only by these calls, so that nothing runs beside what is timed.
     """
     with _bar(quiet=quiet, transient=True, by_itself=not timing) as bar:
-        task = bar.add_task(text, total=total)
-        yield lambda done: bar.update(task, advance=done, refresh=timing)
+        task, drawn = bar.add_task(text, total=total), -DRAWN_EVERY_S
+
+        def advance(done: int) -> None:
+            nonlocal drawn
+            due = timing and time.monotonic() - drawn >= DRAWN_EVERY_S
+            bar.update(task, advance=done, refresh=due)
+            drawn = time.monotonic() if due else drawn
+
+        yield advance
 
 
 class Progress:

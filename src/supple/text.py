@@ -3,6 +3,7 @@
 import difflib
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 
 MOST_LISTED = 30  # names in a message
@@ -47,6 +48,12 @@ def cut(text: str, most: int | None) -> str:
         return text
     path = "/" in text and " " not in text
     return f"…{text[len(text) - most + 1 :]}" if path else f"{text[: most - 1].rstrip()}…"
+
+
+def wrapped(text: str, indent: int = 0) -> str:
+    """Lines that fit the terminal, all indented."""
+    margin = " " * indent
+    return textwrap.fill(text, width() or sys.maxsize, initial_indent=margin, subsequent_indent=margin)
 
 
 def width() -> int | None:

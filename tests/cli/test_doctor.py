@@ -52,6 +52,11 @@ def test_doctor_tells_of_each_extra_what_is_there_what_for_and_how_to_get_it(com
         assert word in text
 
 
+def test_doctor_fits_the_terminal(command, monkeypatch):
+    monkeypatch.setattr("supple.text.width", lambda: 80)
+    assert max(map(len, command("doctor").out.splitlines())) <= 80
+
+
 def test_doctor_works_without_torch_and_says_so():
     done = without(("torch", "torchvision", "timm", "safetensors"), "doctor", "--json")
     assert (done.returncode, done.stderr) == (0, "")

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 from supple.cli.common import Json, print_json
 from supple.data._io.paths import search_paths
 from supple.machine import cores, has_bf16, installed, instruction_set, machine, versions
-from supple.text import size, some, table
+from supple.text import size, some, table, wrapped
 
 # What each extra of pyproject.toml is needed for, and the packages in it.
 EXTRAS = {
     "export": (
-        "supple export, and the engines ONNX Runtime and OpenVINO; nncf: int8 for OpenVINO",
+        "supple export, ONNX Runtime, OpenVINO; nncf: int8 for OpenVINO",
         ("onnx", "onnxscript", "onnxruntime", "openvino", "nncf"),
     ),
     "serve": (
@@ -97,6 +97,6 @@ def doctor(json: Json = False) -> None:
     for extra in optional:
         there = [f"{package} {found or 'missing'}" for package, found in extra["packages"].items()]
         print(f"\n{'ok' if extra['ok'] else '-':<4}[{extra['extra']}]: {extra['needed_for']}")
-        print(f"    {', '.join(there)}")
+        print(wrapped(", ".join(there), 4))
         if extra["cure"]:
             print(f"    {extra['cure']}")
