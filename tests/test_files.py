@@ -4,6 +4,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -51,6 +52,7 @@ def test_a_run_folder_is_held_for_one_training_where_there_is_no_fcntl(tmp_path)
         tmp_path,
         """
         from pathlib import Path
+from types import SimpleNamespace
         from supple.errors import CheckpointError
         from supple.training.state import claim
         folder = Path(sys.argv[1]) / "run"
@@ -75,6 +77,7 @@ def test_waiting_for_a_lock_goes_on_until_it_is_free_where_there_is_no_fcntl(tmp
         """
         import threading, time
         from pathlib import Path
+from types import SimpleNamespace
         from supple.files import locked
         path, order = Path(sys.argv[1]) / "lock", []
         def other():
@@ -99,6 +102,6 @@ def test_without_any_way_to_lock_the_reason_is_told(tmp_path, monkeypatch):
 
 
 def test_folders_that_cannot_be_synced_do_not_stop_a_write(tmp_path, monkeypatch):
-    monkeypatch.setattr(files.os, "name", "nt")  # where folders cannot be opened
-    monkeypatch.setattr(files.os, "open", lambda *_: pytest.fail("opened a folder"))
+    windows = SimpleNamespace(name="nt", O_RDONLY=0, open=lambda *_: pytest.fail("opened a folder"))
+    monkeypatch.setattr(files, "os", windows)
     files._sync_folder(tmp_path)
