@@ -52,7 +52,6 @@ def test_a_run_folder_is_held_for_one_training_where_there_is_no_fcntl(tmp_path)
         tmp_path,
         """
         from pathlib import Path
-from types import SimpleNamespace
         from supple.errors import CheckpointError
         from supple.training.state import claim
         folder = Path(sys.argv[1]) / "run"
@@ -77,7 +76,6 @@ def test_waiting_for_a_lock_goes_on_until_it_is_free_where_there_is_no_fcntl(tmp
         """
         import threading, time
         from pathlib import Path
-from types import SimpleNamespace
         from supple.files import locked
         path, order = Path(sys.argv[1]) / "lock", []
         def other():
