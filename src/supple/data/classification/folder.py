@@ -24,7 +24,7 @@ def folder(
     test_share: Share = 0.2,  # of the images, if there is no test part
     seed: Seed = 0,  # of the splits
 ) -> Collection:
-    """Class folders of images as they are, or split by seed if there is no test part: see `class_folders`."""
+    """Class folders of images as they are, or split by seed if there is no test part. See `class_folders`."""
     return class_folders("folder", root, SUFFIXES, "image", test_share, seed)
 
 
