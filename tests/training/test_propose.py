@@ -64,7 +64,7 @@ def test_pictures_alone_train_from_nothing_where_no_weights_can_be_had(
     model = supple.load(run)
     assert model.classes == ("blue", "green", "red")
     found = command("predict", run, pictures / "red" / "0.png", "--json")
-    assert found.json[0]["label"] in model.classes
+    assert found.json["predictions"][0]["label"] in model.classes
     command("train", pictures, "--minutes", 1).refused(2, "already holds a finished run")
     assert command("train", pictures, "--resume").status == 0
     again = command("train", run / "proposed.yaml", "--out", tmp_path / "again", "train.threads=1")
