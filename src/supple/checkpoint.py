@@ -6,8 +6,8 @@ sha256 in the manifest, which is written last: a folder without one is a run tha
 
 import hashlib
 import json
+import sys
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -15,16 +15,16 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from supple.errors import CheckpointError, PointError
+from supple.errors import IMPORTED, CheckpointError, PointError, RecipeError, import_cure
 from supple.files import as_bytes, sha256, staged, write
 from supple.ladder import Ladder
 from supple.model import FlexibleModel
 from supple.point import Point
-from supple.policy.policy import Policy
+from supple.policy.policy import POLICY, Policy, run_policy
 from supple.recipe import Recipe, make_recipe
 
 FORMAT = 3
-WEIGHTS, MANIFEST, LADDER, POLICY = "model.safetensors", "manifest.json", "ladder.json", "policy.json"
+WEIGHTS, MANIFEST, LADDER = "model.safetensors", "manifest.json", "ladder.json"
 METRICS, RECIPE, STATE = "metrics.jsonl", "recipe.yaml", "state"
 
 
@@ -75,6 +75,7 @@ def save(folder: Path, model: FlexibleModel, recipe: Recipe | None = None, facts
         "points": [str(point) for point in model.points],
         "settled": [str(point) for point in model.settled],
         "versions": versions(),
+        "imports": [*IMPORTED],
         **(facts or {}),
     }
     with staged(folder / WEIGHTS, weights_of(model)) as weights:
@@ -146,6 +147,10 @@ def load(folder: str | Path, factory: Callable[[], FlexibleModel] | None = None)
         model.classes, model.task = classes, manifest["task"]
         saved = manifest["preprocess"]
         model.preprocess = None if saved is None else saved_preprocess(model.task, saved)
+    except (RecipeError, PointError) as error:
+        if not set(manifest.get("imports", ())) - {*sys.modules}:
+            raise
+        raise CheckpointError(f"{folder / MANIFEST}: {error.cause}", import_cure(manifest)) from None
     except (LookupError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{folder / MANIFEST} is incomplete: {error}.", "Restore it, or train again.") from None
     built = "" if factory is None else "The factory builds another network than the one that was saved."
@@ -237,21 +242,16 @@ def save_ladder(folder: Path, ladder: Ladder) -> None:
 
 def load_policy(folder: Path, model: FlexibleModel) -> Policy | None:
     """The calibrated policy; None if there is none, or if it was calibrated for other weights."""
-    if not (folder / POLICY).is_file():
-        return None
-    cure = f"Delete it and calibrate again: supple calibrate {folder} --budget-macs 0.5x."
+    policy = run_policy(folder, read_manifest(folder))
     try:
-        document = read_json(folder / POLICY)
-        policy = Policy.from_json(document)
-        if document.get("weights") != read_json(folder / MANIFEST)["files"].get(WEIGHTS):
-            return None
-        if model.order(policy.points) != list(policy.points):
-            raise CheckpointError("this is not a valid policy (its points are out of order).")
-    except (CheckpointError, PointError) as error:
-        cause = error.cause if str(folder) in error.cause else f"{folder / POLICY}: {error.cause}"
-        raise CheckpointError(cause, cure) from None
-    own = {"weights", *policy.to_json()}
-    return replace(policy, facts={key: value for key, value in document.items() if key not in own})
+        wrong = policy is not None and model.order(policy.points) != list(policy.points)
+        what = "its points are out of order"
+    except PointError as error:
+        wrong, what = True, error.cause
+    if wrong:
+        cure = f"Delete it and calibrate again: supple calibrate {folder} --budget-macs 0.5x."
+        raise CheckpointError(f"{folder / POLICY}: this is not a valid policy ({what}).", cure)
+    return policy
 
 
 def save_policy(folder: Path, policy: Policy) -> None:

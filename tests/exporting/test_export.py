@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from supple.checkpoint import WEIGHTS, load, read_manifest
+from supple.checkpoint import WEIGHTS, load, read_manifest, save_policy
 from supple.errors import CheckpointError, RecipeError, SuppleError
 from supple.exporting import convert, write
 from supple.exporting.check import arrays, decided
@@ -28,6 +28,7 @@ from supple.inference.skipping import follow
 from supple.methods import METHODS
 from supple.model import Output, example
 from supple.point import FULL, Point
+from supple.policy.policy import stop_above
 from test_contract import PAIRS as CONTRACT
 from test_contract import make
 
@@ -90,7 +91,7 @@ def traced_once(monkeypatch):
 def test_every_point_says_the_same_on_both_engines(method, backbone, traced_once, tmp_path):
     model = make(method, backbone)
     x = Noise(model.input_shape).batch(torch.arange(8))[0]
-    if model.settles_on == "held-out":
+    if model.settles_on == "validation":
         model.settle([(x, None)])
     with torch.no_grad():
         expected = model(x).numpy()
@@ -286,6 +287,22 @@ def test_an_export_of_a_run_is_found_and_one_of_other_weights_is_not(folder, exi
         predictor(exits_copy, "openvino")
     with pytest.raises(RecipeError, match='no engine "opnvino"'):
         predictor(exits_copy, "opnvino")
+
+
+def test_a_run_that_answers_through_its_export_follows_its_own_policy(folder, exits_copy, capsys):
+    shutil.copytree(folder, exits_copy / "export" / "onnx-fp32")
+    for least in (0.5, 0.9):  # calibrated after the export, and once more
+        save_policy(exits_copy, stop_above((Point(exit=1), FULL), least))
+        with predictor(exits_copy, "onnxruntime", threads=1) as made:
+            assert made.policy == load(exits_copy).policy
+            assert made.policy.thresholds == (least,)
+    document = json.loads((exits_copy / "policy.json").read_text())
+    (exits_copy / "policy.json").write_text(json.dumps(document | {"weights": "0" * 64}))
+    with predictor(exits_copy, "onnxruntime", threads=1) as made:
+        assert made.policy is None
+    (exits_copy / "policy.json").write_text(json.dumps(document | {"points": ["thin=1", "full"]}))
+    with pytest.raises(CheckpointError, match="--import MODULE"):
+        predictor(exits_copy, "onnxruntime", threads=1)
 
 
 def test_a_damaged_export_is_passed_over_and_one_of_some_points_is_not_chosen(folder, exits_copy, capsys):

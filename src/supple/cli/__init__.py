@@ -2,11 +2,12 @@
 
 import io
 import os
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from supple.errors import SuppleError
+from supple.errors import IMPORTED, SuppleError
 from supple.machine import own_process
 from supple.text import did_you_mean, say
 
@@ -35,7 +36,6 @@ GROUPS = {
         "predict": "answers for files at a point, within a deadline or a budget, or when sure",
     },
 }
-IMPORTED: list[str] = []  # what --import named, for processes that a verb starts
 VERBS = {verb: text for group in GROUPS.values() for verb, text in group.items()}
 
 
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if debug:
             raise
         say(error.cause if error.status == 130 else f"error: {error.cause}")
-        say(error.cure or "See supple --help.")
+        say(_with_imports(error.cure or "See supple --help."))
         return error.status
     except KeyboardInterrupt:
         if debug:
@@ -93,6 +93,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         say("\n".join(_unforeseen(error)))
         return 1
+
+
+def _with_imports(cure: str) -> str:
+    """Commands in it name the modules that this one named."""
+    words = "".join(f" --import {module}" for module in IMPORTED)
+    return re.sub(rf"\bsupple (?=({'|'.join(VERBS)})\b)", f"supple{words} ", cure) if words else cure
 
 
 def _unforeseen(error: Exception) -> tuple[str, str]:
@@ -120,6 +126,8 @@ def _import(module: str) -> None:
     sys.path.insert(0, os.getcwd())
     try:
         import_module(module)
+    except SuppleError as error:
+        raise SuppleError(f"--import {module}: {error.cause}", error.cure) from None
     except Exception as error:
         cause = f"--import {module} failed: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
         raise SuppleError(cause, "Name a Python module as import does, found from this folder.") from None

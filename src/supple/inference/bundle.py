@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from supple.errors import CheckpointError, PointError
+from supple.errors import CheckpointError, PointError, import_cure
 from supple.files import sha256
 from supple.inference.engines import Graphs, Layer, Stage
 from supple.ladder import Ladder
@@ -105,8 +105,8 @@ def open_bundle(folder: str | os.PathLike[str]) -> Bundle:
     except CheckpointError:
         raise
     except PointError as error:
-        named = "If a module of yours adds a field, name it: supple predict ... --import MODULE."
-        raise CheckpointError(f"{folder / MANIFEST} names a point that is unknown here: {error.cause}", named) from None
+        cause = f"{folder / MANIFEST} names a point that is unknown here: {error.cause}"
+        raise CheckpointError(cause, import_cure()) from None
     except Exception as error:
         raise CheckpointError(f"{folder / MANIFEST} is incomplete: {error!r:.200}.", cure) from None
     for name, digest in digests.items():

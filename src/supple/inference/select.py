@@ -3,13 +3,13 @@
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from supple import files
 from supple.data.preprocess import saved_preprocess
-from supple.errors import CheckpointError, RecipeError, SaveError, SuppleError
+from supple.errors import CheckpointError, RecipeError, SaveError, SuppleError, import_cure
 from supple.inference.bundle import LADDER, MANIFEST, Bundle, Check, is_bundle, open_bundle
 from supple.inference.engines import (
     ENGINES,
@@ -25,6 +25,7 @@ from supple.inference.predictor import Predictor
 from supple.inference.timing import REST_S, interleave
 from supple.ladder import Ladder
 from supple.machine import has_bf16, machine
+from supple.policy.policy import run_policy
 from supple.tasks import TASKS, get_task
 from supple.text import did_you_mean, say
 
@@ -141,7 +142,7 @@ def scored_in_bf16(run: Path) -> Check | None:
     """What PyTorch loses in bf16 on this instruction set, as `supple evaluate --precision bf16` found; None: some point
     was not scored."""
     try:
-        manifest = json.loads((run / MANIFEST).read_text(encoding="utf-8"))
+        manifest = _manifest(run)
         document = json.loads((run / LADDER).read_text(encoding="utf-8"))
         points = [*manifest["points"], *manifest["settled"]]
         rows = Ladder.from_json(document).where(engine="torch", precision="bf16").on(machine())
@@ -155,24 +156,30 @@ def scored_in_bf16(run: Path) -> Check | None:
 
 def exports_of(run: Path) -> Iterator[Bundle]:
     """The exported folders of a run that were made from its weights; one that is damaged is named and passed over."""
-    weights = _weights(run)
+    manifest, weights = _manifest(run), _weights(run)
     for folder in sorted((run / EXPORTS).glob("*/")) if (run / EXPORTS).is_dir() else ():
         if not folder.name.startswith(".") and is_bundle(folder):  # such a one was interrupted
             try:
                 bundle = open_bundle(folder)
             except CheckpointError as error:
-                say(f"{error.cause} It is ignored. Remove {folder} and export again.")
+                say(f"{error.cause} It is ignored. {error.cure}")
                 continue
             if bundle.checkpoint == weights:
-                yield bundle
+                yield replace(bundle, policy=run_policy(run, manifest))
+
+
+def _manifest(run: Path) -> dict[str, Any]:
+    """Empty where it cannot be read: what is wrong with a run is said when it is loaded."""
+    try:
+        found = json.loads((run / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) and isinstance(found.get("files"), dict) else {}
 
 
 def _weights(run: Path) -> str | None:
-    try:
-        digest = json.loads((run / MANIFEST).read_text(encoding="utf-8"))["files"]["model.safetensors"]
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
-    return str(digest)
+    found: str | None = _manifest(run).get("files", {}).get("model.safetensors")
+    return found
 
 
 def within(choice: Choice, max_drop: float) -> bool:
@@ -264,8 +271,7 @@ def of_bundle(bundle: Bundle, engine: str, threads: int) -> Predictor:
         raise unchecked(bundle, engine)
     bundle = bundle.after(check)
     if bundle.task not in TASKS:
-        cure = "Update supple; or name the module of yours that brings the task: supple --import MODULE ..."
-        raise CheckpointError(f"{bundle.folder} answers {bundle.task}, which is not a known task.", cure)
+        raise CheckpointError(f"{bundle.folder} answers {bundle.task}, which is not a known task.", import_cure())
     return Predictor(
         open_engine(engine, bundle, threads, precision),
         bundle.graphs,

@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 
 from supple.errors import CheckpointError
 from supple.ladder import Ladder
-from supple.policy.policy import Policy
+from supple.policy.policy import POLICY, read_policy
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def read_run(folder: Path) -> Run:
         raise CheckpointError(f"{folder} is not a run folder: it {what}.", "Give the folder that supple train wrote.")
     manifest = _document(folder / "manifest.json", "Restore it from a copy, or train again: supple train RECIPE.")
     metrics, broken = _metrics(folder / "metrics.jsonl")
-    ladder, policy = _ladder(folder / "ladder.json"), _policy(folder / "policy.json")
+    ladder, policy = _ladder(folder / "ladder.json"), _policy(folder, manifest)
     return Run(folder.resolve().name, manifest, ladder, metrics, broken, policy)
 
 
@@ -69,18 +69,16 @@ def _ladder(path: Path) -> Ladder:
     return ladder
 
 
-def _policy(path: Path) -> dict[str, Any] | None:
-    cure = "Delete it and calibrate again: supple calibrate RUN --budget-macs 0.5x."
-    document = _document(path, cure)
-    if document is None:
+def _policy(folder: Path, manifest: dict[str, Any] | None) -> dict[str, Any] | None:
+    found = read_policy(folder, manifest)
+    if found is None:
         return None
     try:
-        Policy.from_json(document)
-        _check_policy(document)
-    except (CheckpointError, LookupError, TypeError, AttributeError, ValueError) as error:
-        what = error.cause if isinstance(error, CheckpointError) else f"this is not a valid policy ({error})."
-        raise CheckpointError(f"{path}: {what}", cure) from None
-    return document
+        _check_policy(found[1])
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        cure = f"Delete it and calibrate again: supple calibrate {folder} --budget-macs 0.5x."
+        raise CheckpointError(f"{folder / POLICY}: this is not a valid policy ({error}).", cure) from None
+    return found[1]
 
 
 def _check_policy(document: dict[str, Any]) -> None:
