@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from supple.api import (
-        Run,
         analyse,
         bench,
         calibrate,
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
         train,
     )
     from supple.backbones._cut.cut_points import cuts
-    from supple.checkpoint import load
+    from supple.checkpoint import Run, load
     from supple.errors import LateError, PointError, SuppleError
     from supple.inference.result import Prediction
     from supple.inference.select import predictor
@@ -77,7 +76,6 @@ __all__ = [
 
 _HOME = {
     "supple.api": (
-        "Run",
         "analyse",
         "bench",
         "calibrate",
@@ -94,7 +92,7 @@ _HOME = {
     ),
     "supple.backbones._cut.cut_points": ("cuts",),
     "supple.methods.builders": ("dense", "exits", "nested", "prunable", "shuffle", "skip", "slim", "static"),
-    "supple.checkpoint": ("load",),
+    "supple.checkpoint": ("Run", "load"),
     "supple.errors": ("LateError", "PointError", "SuppleError"),
     "supple.ladder": ("Ladder", "Row"),
     "supple.model": ("FlexibleModel", "Output", "Stage"),

@@ -6,11 +6,9 @@ bar on stderr. What is measured of a run is written into its folder; of a model 
 run's own.
 """
 
-import json
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +16,7 @@ from supple import checkpoint, cost
 from supple.analysis import IMAGES, check_options, method_of
 from supple.analysis import analyse as run_analysis
 from supple.analysis.finding import Finding, Subject, choose
+from supple.checkpoint import Run
 from supple.data.preprocess import saved_preprocess
 from supple.data.registry import load as load_set
 from supple.errors import DataError, RecipeError
@@ -64,26 +63,6 @@ from supple.training.loop import fit_model
 from supple.training.loop import train as train_recipe
 
 Points = Iterable[AnyPoint] | AnyPoint | None  # None: all
-
-
-@dataclass(frozen=True)
-class Run:
-    """A finished training. It stands for its folder wherever a path is taken."""
-
-    folder: Path
-    model: FlexibleModel = field(repr=False)
-
-    @property
-    def ladder(self) -> Ladder:
-        return self.model.ladder
-
-    @property
-    def metrics(self) -> list[dict[str, Any]]:
-        """A line for every epoch."""
-        return [json.loads(line) for line in (self.folder / checkpoint.METRICS).read_text().splitlines()]
-
-    def __fspath__(self) -> str:
-        return str(self.folder)
 
 
 # --- make a flexible model --------------------------------------------------------------------------------------------
@@ -203,7 +182,7 @@ def merge(
     """One model of the layers of several. plan: for every layer its source, from 1; None: a random one that takes no
     source twice. ends: whose stem, norm and head. out: a new run folder for it, scored on `data`.
     """
-    planned = plan_merge((s if isinstance(s, FlexibleModel) else Path(s) for s in sources), plan, ends, seed)
+    planned = plan_merge(sources, plan, ends, seed)
     if out is None:
         return merge_models(planned.models, planned.plan, planned.owner)
     checkpoint.check_out(Path(out))
@@ -297,7 +276,7 @@ def bench(
     if [*changes]:
         raise RecipeError("engines run what was trained: changes do not apply.", "Leave them out.")
     asked = [str(as_point(one)) for one in ([points] if isinstance(points, (str, Point)) else points or ())]
-    return bench_engines(Path(source), engine, against, asked, sizes, threads=count, rounds=rounds)
+    return bench_engines(source, engine, against, asked, sizes, threads=count, rounds=rounds)
 
 
 def analyse(

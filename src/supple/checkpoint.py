@@ -8,7 +8,9 @@ import hashlib
 import json
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +100,7 @@ def save_new(folder: Path, model: FlexibleModel) -> Path:
 def check_out(out: Path) -> None:
     """What is written needs a folder of its own."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise CheckpointError(f"{out} already exists and is not an empty folder.", "Choose a new folder with --out.")
+        raise CheckpointError(f"{out} already exists and is not an empty folder.", "Choose a new folder (--out).")
 
 
 def weights_of(model: FlexibleModel) -> dict[str, Tensor]:
@@ -123,7 +125,7 @@ def recipe_of_model(model: FlexibleModel, **sections: Any) -> Recipe:
     return make_recipe({**known, **sections}, where="the model", partial=True)
 
 
-def load(folder: str | Path, factory: Callable[[], FlexibleModel] | None = None) -> FlexibleModel:
+def load(folder: str | PathLike[str], factory: Callable[[], FlexibleModel] | None = None) -> FlexibleModel:
     """Opens a run folder: the model in eval mode, with its ladder, policy, class names and preprocessing.
 
     factory: builds the same model untrained. It is needed where the run does not know how, which is so for networks
@@ -160,12 +162,45 @@ def load(folder: str | Path, factory: Callable[[], FlexibleModel] | None = None)
     return model.eval()
 
 
+@dataclass(frozen=True)
+class Run:
+    """A run folder, and its model in hand. It stands for the folder wherever a path is taken."""
+
+    folder: Path
+    model: FlexibleModel = field(repr=False)
+
+    @property
+    def ladder(self) -> Ladder:
+        return self.model.ladder
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """A line for every epoch."""
+        return [json.loads(line) for line in (self.folder / METRICS).read_text().splitlines()]
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
+
+
+def model_of(source: str | PathLike[str]) -> FlexibleModel:
+    """The model of a run: that in hand, with what was measured of the folder since, or the saved one."""
+    if not isinstance(source, Run):
+        return load(source)
+    if digest(source.model) != read_manifest(source.folder)["files"].get(WEIGHTS):
+        cure = "Give the model instead of the run; or save it in a folder of its own: model.save(folder)."
+        raise CheckpointError(f"the model of {source.folder} has changed since it was saved.", cure)
+    source.model.ladder = load_ladder(source.folder)
+    source.model.policy = load_policy(source.folder, source.model)
+    return source.model.eval()
+
+
 def _untrained(folder: Path, recipe: Recipe, classes: int, shape: Any) -> FlexibleModel:
     from supple.methods import build
 
     if not recipe.backbone or not recipe.method:
         cause = f"{folder} holds the weights of a network that supple cannot build by name."
-        raise CheckpointError(cause, "Say what builds it, untrained: supple.load(folder, factory=f).")
+        cure = "In Python, give the Run of supple.fit; or say what builds it: supple.load(folder, factory=f)."
+        raise CheckpointError(cause, cure)
     return build(recipe.backbone, recipe.method, classes, shape)
 
 

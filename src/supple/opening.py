@@ -23,7 +23,7 @@ from supple.text import first
 from supple.training.build import load_data, skeleton
 
 Path_ = str | os.PathLike[str]
-Source = FlexibleModel | Path_  # a model in hand, or a run folder
+Source = FlexibleModel | Path_  # a model in hand, a run folder, or the Run of a training
 DRAWN = 256  # labels that are looked at before a training
 
 
@@ -107,7 +107,7 @@ def open_source(source: Source, changes: Iterable[str] = ()) -> Opened:
         if not change.startswith("data."):
             cure = "Only data.* can be changed for a finished run; train a new one for the rest."
             raise RecipeError(f'"{change}" does not apply to the run {folder}.', cure)
-    return Opened(checkpoint.load(folder), folder, changes)
+    return Opened(checkpoint.model_of(source), folder, changes)
 
 
 def open_any(source: Source, changes: Iterable[str] = (), device: str = "meta") -> Opened:

@@ -267,12 +267,12 @@ def test_the_answers_to_a_batch_stay_when_the_graph_runs_again(folder, name):
 
 def test_the_fastest_engine_is_remembered_and_said(folder, tmp_path, capsys):
     copy = Path(shutil.copytree(folder, tmp_path / "copy"))
-    predictor(copy, threads=1).close()
+    predictor(copy, threads=1, progress=True).close()
     said = capsys.readouterr().err
     kept = json.loads((copy / "engine.json").read_text())
     assert kept["chosen"] in said
     assert set(kept["ms"]) == {str(choice) for choice in choices_for(copy)}
-    predictor(copy, threads=1).close()
+    predictor(copy, threads=1, progress=True).close()
     assert capsys.readouterr().err == ""
     assert is_bundle(copy)
 

@@ -84,26 +84,26 @@ class Predictor:
         cancel: threading.Event | None = None,
         strict: bool = False,
     ) -> Prediction | list[Prediction]:
-        """One answer for a file or picture, a list of them for a batch.
+        """One answer for a file, a picture or one sample; a list of them for a batch, also of one.
 
         given: a path, the bytes of a file, a picture as uint8 (height, width, 3), or inputs ready for the network,
-        float32 with the batch first (a tuple of them where the network takes several). `confident` stops each sample
-        when the calibrated policy says so, `min_confidence` when it is this sure (or, where a task lists what it finds,
-        lists what scores this much). With `cancel`, an event that is set stops the run between stages: the latest
-        finished exit answers. A deadline that nothing meets is answered by the cheapest point, marked late; `strict`
-        raises LateError instead.
+        float32, of one sample or with the batch first (a tuple of them where the network takes several). `confident`
+        stops each sample when the calibrated policy says so, `min_confidence` when it is this sure; where a task lists
+        what it finds, it lists what scores this much, beside any other limit. With `cancel`, an event that is set stops
+        the run between stages: the latest finished exit answers. A deadline that nothing meets is answered by the
+        cheapest point, marked late; `strict` raises LateError instead.
         """
         began = self._clock()
         check_limits(deadline_ms=deadline_ms, budget_macs=budget_macs, min_confidence=min_confidence)
+        options: dict[str, float] = {}  # of the task
+        if min_confidence is not None and self.task.min_score is not None:
+            options, min_confidence = {"min_score": min_confidence}, None
         limits = (point, deadline_ms, budget_macs, min_confidence, confident or None)
         if sum(one is not None for one in limits) > 1:
             named = "point, deadline_ms, budget_macs, min_confidence, confident"
             raise PointError(f"more than one of {named} is given.", "Give one.")
         if cancel is not None and not isinstance(cancel, threading.Event):
             raise PointError(f"cancel is {cancel!r:.80}.", "Give a threading.Event, and set it to stop the run.")
-        options: dict[str, float] = {}  # of the task
-        if min_confidence is not None and self.task.min_score is not None:
-            options, min_confidence = {"min_score": min_confidence}, None
         policy = self._policy(min_confidence, confident)
         asked = None if point is None else self._named(point)
         x, single = taken(given, self.shape, self.preprocess, self.engine.takes_missing)

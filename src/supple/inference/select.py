@@ -32,6 +32,7 @@ from supple.text import did_you_mean, say
 if TYPE_CHECKING:
     from supple.model import FlexibleModel
 
+Path_ = str | os.PathLike[str]
 EXPORTS, CHOSEN = "export", "engine.json"
 ROUNDS, SECONDS = 30, 5.0  # that choosing an engine takes at most
 
@@ -50,20 +51,21 @@ class Choice:
 
 
 def predictor(
-    source: "str | os.PathLike[str] | FlexibleModel",
+    source: "Path_ | FlexibleModel",
     engine: str = "auto",
     threads: int = 2,
     precision: str | None = None,
     max_drop: float = MAX_DROP,
     warm: bool = True,
+    progress: bool = False,
 ) -> Predictor:
     """A predictor for a run, for a folder that `supple export` wrote, or for a model in hand.
 
-    engine: torch, onnxruntime, openvino; `auto` times all there are and takes the fastest, remembers it beside the run
-    and says so. precision: fp32, bf16 or int8; None: bf16 and int8 only where they are faster and, with the instruction
-    set of this processor, no point has lost more than `max_drop` of its score. Only what was checked on an engine is
-    run there. Of a run, folders in RUN/export are found, if they were made from its weights. warm: open and time
-    everything now, so that no call has to.
+    engine: torch, onnxruntime, openvino; `auto` times all there are and takes the fastest, and remembers it beside the
+    run (progress: and says so). precision: fp32, bf16 or int8; None: bf16 and int8 only where they are faster and, with
+    the instruction set of this processor, no point has lost more than `max_drop` of its score. Only what was checked on
+    an engine is run there. Of a run, folders in RUN/export are found, if they were made from its weights. warm: open
+    and time everything now, so that no call has to.
     """
     if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= 256:
         raise RecipeError(f"threads is {threads!r}.", "Give a whole number from 1 to 256.")
@@ -89,9 +91,9 @@ def predictor(
         raise RecipeError(f"{path} has nothing for {wanted} that answers at every point.", _cure(precision))
     if engine != "auto" and precision is None:
         choices = [c for c in choices if c.precision == "fp32"] or choices
-    chosen = choices[0] if len(choices) == 1 else fastest(path, choices, threads)
+    chosen = choices[0] if len(choices) == 1 else fastest(source, choices, threads, progress)
     remark(chosen)
-    return _warmed(opened(path, chosen, threads), f"{path} on {chosen}", warm)
+    return _warmed(opened(source, chosen, threads), f"{path} on {chosen}", warm)
 
 
 def _warmed(made: Predictor, what: str, warm: bool) -> Predictor:
@@ -221,8 +223,9 @@ def named(path: Path, choices: list[Choice], engine: str) -> list[Choice]:
     raise RecipeError(f"{path} is not for the engine {engine}.", cure)
 
 
-def fastest(path: Path, choices: list[Choice], threads: int) -> Choice:
+def fastest(source: Path_, choices: list[Choice], threads: int, progress: bool) -> Choice:
     """The choice whose full model takes least time for one sample; remembered beside the run or folder."""
+    path = Path(source)
     names = {str(choice): choice for choice in choices}
     weights = next((c.source.checkpoint for c in choices if c.source is not None), _weights(path))
     key = {"machine": machine(), "threads": threads, "weights": weights, "choices": sorted(names)}
@@ -233,7 +236,7 @@ def fastest(path: Path, choices: list[Choice], threads: int) -> Choice:
             return names[known["chosen"]]
     except (OSError, ValueError, LookupError, TypeError):
         pass  # none yet, or of other circumstances: measured now
-    made = {name: opened(path, choice, threads) for name, choice in names.items()}
+    made = {name: opened(source, choice, threads) for name, choice in names.items()}
     x = {name: zeros(one.shape, 1) for name, one in made.items()}
     largest = {name: str(one.points[-1]) for name, one in made.items()}  # full, or the largest that was exported
     calls = {name: lambda name=name: made[name].run_point(largest[name], x[name]) for name in made}
@@ -241,8 +244,9 @@ def fastest(path: Path, choices: list[Choice], threads: int) -> Choice:
     for one in made.values():
         one.close()
     chosen = min(ms, key=lambda name: ms[name])
-    said = ", ".join(f"{name} {ms[name]:.3g} ms" for name in sorted(ms, key=lambda name: ms[name]))
-    say(f"engine: {chosen}, the fastest here ({said}); remembered in {file}")
+    if progress:
+        times = ", ".join(f"{name} {ms[name]:.3g} ms" for name in sorted(ms, key=lambda name: ms[name]))
+        say(f"engine: {chosen}, the fastest here ({times}); remembered in {file}")
     try:
         files.write(file, json.dumps({**key, "chosen": chosen, "ms": ms}, indent=1))
     except SaveError as error:
@@ -250,11 +254,11 @@ def fastest(path: Path, choices: list[Choice], threads: int) -> Choice:
     return names[chosen]
 
 
-def opened(path: Path, choice: Choice, threads: int) -> Predictor:
+def opened(source: Path_, choice: Choice, threads: int) -> Predictor:
     if choice.source is None:
-        from supple.checkpoint import load
+        from supple.checkpoint import model_of
 
-        return of_model(load(path), threads, choice.precision)
+        return of_model(model_of(source), threads, choice.precision)
     return of_bundle(choice.source, choice.engine, threads)
 
 
