@@ -252,6 +252,21 @@ def test_batches_of_many_sizes_need_few_compiled_graphs(folder):
     assert {size for _, size in one._compiled} == {1, 2, -1}  # -1: one for all others
 
 
+def test_the_first_stage_of_a_chain_pays_for_compiling_the_others(folder):
+    """Else the first calls with a new size of a batch would miss their deadline, one for each stage."""
+    bundle = open_bundle(folder)
+    engine = open_engine("openvino", bundle, 1)
+    for batch in (3, 1, 5, 6):
+        state = (np.zeros((batch, *bundle.input_shape), np.float32),)
+        for k, stage in enumerate(bundle.graphs.stages):
+            state = state if stage.body is None else engine.run(stage.body, state)
+            engine.run(stage.head, state)
+            if k == 0:
+                compiled = set(engine._compiled)
+        assert set(engine._compiled) == compiled
+    assert {size for _, size in compiled} == {3, 1, -1}
+
+
 @pytest.mark.parametrize("name", ["onnxruntime", "openvino"])
 def test_the_answers_to_a_batch_stay_when_the_graph_runs_again(folder, name):
     bundle = open_bundle(folder)
