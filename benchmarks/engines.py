@@ -140,7 +140,7 @@ def chains(rounds: int, threads: int) -> None:
             for k, point in enumerate(points, 1):
                 calls[f"chain {point}"] = lambda k=k, chain=chain: chain(k)
                 calls[f"prefix {point}"] = lambda one=one, point=point, x=x: one.run_point(point, (x,))
-            calls["heads"] = lambda heads=heads, x=x: heads.run(None, {"input_0": x})
+            calls["heads"] = lambda heads=heads, x=x: heads.run(None, {"image": x})
             ms = medians(calls, rounds)
         costs = {row.point: row.macs for row in profile(model)}
         for k, point in enumerate(points[:-1], 1):

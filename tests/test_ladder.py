@@ -31,7 +31,8 @@ def test_times_of_another_machine_do_not_count() -> None:
 
 
 def row(point: str, macs: float, score: float | None = None, metric: str = "accuracy", **more: Any) -> Row:
-    """Costs in millions."""
+    """Costs in millions. Scored on so many samples that whole points are told apart, unless `more` says otherwise."""
+    more = {"n": 100_000 if metric == "accuracy" else None, **more}
     return Row(point, macs=round(macs * M), metric=metric, score=score, higher_is_better=metric != "mae", **more)
 
 
@@ -43,7 +44,7 @@ def four() -> Ladder:
 def timed() -> Ladder:
     ladder = four()
     for point, ms in (("exit=1", 2.0), ("exit=2", 5.0), ("exit=3", 6.0), ("full", 12.0)):
-        ladder.time(point, **BOX, p50_ms=ms, p95_ms=1.5 * ms, p99_ms=2 * ms)
+        ladder.time(point, **BOX, p50_ms=ms, p95_ms=1.5 * ms, p99_ms=2 * ms, iqr_ms=0.2 * ms)
     return ladder
 
 
@@ -95,11 +96,13 @@ def test_update_writes_scores_into_every_timed_row_of_a_point_and_leaves_the_tim
 def test_a_timed_row_carries_the_facts_of_its_point_and_takes_the_place_of_the_untimed_one() -> None:
     ladder = timed()
     assert len(ladder) == 4
-    assert ladder.rows[0] == row("exit=1", 10, 0.65, **BOX, p50_ms=2.0, p95_ms=3.0, p99_ms=4.0)
-    ladder.time("exit=1", batch=16, threads=2, machine="box", p50_ms=20.0, p95_ms=30.0, p99_ms=40.0)
+    assert ladder.rows[0] == row("exit=1", 10, 0.65, **BOX, p50_ms=2.0, p95_ms=3.0, p99_ms=4.0, iqr_ms=0.4)
+    slow: dict[str, Any] = {"batch": 16, "threads": 2, "machine": "box"}
+    slow |= {"p50_ms": 20.0, "p95_ms": 30.0, "p99_ms": 40.0, "iqr_ms": 1.0}
+    ladder.time("exit=1", **slow)
     assert len(ladder) == 5
     (at_16,) = ladder.where(batch=16)
-    assert at_16 == row("exit=1", 10, 0.65, batch=16, threads=2, machine="box", p50_ms=20.0, p95_ms=30.0, p99_ms=40.0)
+    assert at_16 == row("exit=1", 10, 0.65, **slow)
     ladder.time("exit=1", **BOX, p50_ms=1.0, p95_ms=1.0, p99_ms=1.0)  # measured again
     assert [entry.p95_ms for entry in ladder.where(point="exit=1", batch=1)] == [1.0]
 
@@ -288,6 +291,9 @@ def test_a_ladder_survives_json() -> None:
     assert accuracies["skip=0.5"] is None  # an error is no accuracy
     later = {"points": [{**document["points"][0], "colour": "blue"}], "weights": "ab"}  # written by a newer version
     assert Ladder.from_json(later).rows == ladder.rows[:1]
+    new = ("iqr_ms", "score_error", "lost_error")
+    earlier = {"points": [{k: v for k, v in entry.items() if k not in new} for entry in document["points"]]}
+    assert [entry.p50_ms for entry in Ladder.from_json(earlier)] == [entry.p50_ms for entry in ladder]
 
 
 GARBAGE: list[Any] = [
@@ -337,7 +343,8 @@ def test_the_table_of_times_shows_batch_threads_and_both_percentiles() -> None:
 
 
 def test_the_table_names_other_metrics_and_marks_the_larger_error() -> None:
-    ladder = Ladder([row("exit=1", 10, 3.5, "mae"), row("full", 20, 3.6, "mae"), row("exit=2", 15, None, "mae")])
+    rows = [row("exit=1", 10, 3.5, "mae"), row("full", 20, 3.6, "mae"), row("exit=2", 15, None, "mae")]
+    ladder = Ladder(replace(entry, score_error=0.03) for entry in rows)  # of the difference: 0.042
     assert str(ladder).splitlines() == [
         "point   MMACs  params  MAE",
         "exit=1   10.0       -  3.5",
@@ -360,6 +367,71 @@ def test_a_point_with_an_equal_score_at_higher_cost_is_marked_too() -> None:
     text = str(Ladder([row("exit=1", 10, 0.5), row("exit=2", 20, 0.5), row("full", 20, 0.5)]))
     marks = [line.split("50.0")[1].strip() for line in text.splitlines()[1:]]
     assert marks == ["", "-  no better than exit=1 at higher cost", "-  no better than exit=1 at higher cost"]
+
+
+# --- verdicts ---
+
+
+def two(score: float, other: float, n: int = 998, ms: tuple[float, float] = (1.0, 2.0), iqr_ms: float = 0.0) -> Ladder:
+    """exit=1 is cheaper; the second row is judged."""
+    pairs = (("exit=1", score, ms[0], 10), ("exit=2", other, ms[1], 20))
+    facts: dict[str, Any] = {**BOX, "n": n, "iqr_ms": iqr_ms}
+    return Ladder(row(point, macs, share, **facts, p50_ms=p50) for point, share, p50, macs in pairs)
+
+
+def remarks(ladder: Ladder) -> list[str]:
+    return [ladder.remark(entry) for entry in ladder]
+
+
+def test_a_score_is_called_worse_only_outside_two_standard_errors_of_the_difference() -> None:
+    # One right and one wrong of 998 + 2: at a share of 1/2 the error of each is sqrt(1/4 / 1000) = 1.58 %, of the
+    # difference 2.24 %, and twice that 4.47 %.
+    first, second = two(0.5, 0.5)
+    assert first.error_of_difference(second) == pytest.approx(0.0005**0.5)
+    assert remarks(two(0.522, 0.478)) == ["", "no better than exit=1 within the error, at higher cost"]  # 4.4 % apart
+    assert remarks(two(0.523, 0.477)) == ["", "worse than exit=1 at higher cost"]  # 4.6 % apart
+    assert remarks(two(0.477, 0.523)) == ["", ""]  # it costs more and scores more: nothing against either
+
+
+def test_a_time_is_called_longer_only_outside_the_spread_of_the_calls() -> None:
+    # Interquartile ranges of 0.4 ms: the middle halves of the calls overlap up to a difference of 0.4 ms.
+    assert remarks(two(0.9, 0.1, ms=(1.0, 1.39), iqr_ms=0.4)) == ["", ""]
+    assert remarks(two(0.9, 0.1, ms=(1.0, 1.41), iqr_ms=0.4)) == ["", "worse than exit=1 at higher cost"]
+    assert remarks(two(0.9, 0.1, ms=(1.0, 0.5), iqr_ms=0.1)) == ["", ""]  # faster, whatever its MACs say
+    unknown = Ladder(replace(entry, iqr_ms=None) for entry in two(0.9, 0.1))  # as ladders had it before
+    assert remarks(unknown) == ["", ""]
+
+
+def test_a_score_within_the_error_is_remarked_upon_only_where_the_cost_is_much_higher() -> None:
+    assert remarks(two(0.51, 0.50, ms=(1.0, 1.24), iqr_ms=0.01)) == ["", ""]
+    said = "no better than exit=1 within the error, at higher cost"
+    assert remarks(two(0.51, 0.50, ms=(1.0, 1.26), iqr_ms=0.01)) == ["", said]
+    assert remarks(two(0.51, 0.50, ms=(1.0, 1.26), iqr_ms=0.3)) == ["", ""]
+
+
+def test_all_of_a_few_samples_are_not_without_error() -> None:
+    assert remarks(two(1.0, 0.75, n=4)) == ["", "no better than exit=1 within the error, at higher cost"]
+    assert remarks(two(1.0, 0.0, n=4)) == ["", "worse than exit=1 at higher cost"]
+
+
+def test_a_score_of_unknown_error_gets_no_verdict() -> None:
+    unknown = Ladder([row("exit=1", 10, 0.9, n=None), row("full", 20, 0.1, n=None)])
+    assert remarks(unknown) == ["", ""]
+    assert remarks(Ladder([row("exit=1", 10, 3.5, "mae"), row("full", 20, 9.0, "mae")])) == ["", ""]
+    # The mean average precision is not a share of the samples, though it is shown in per cent.
+    boxes = Ladder([row("exit=1", 10, 0.9, "box_map", n=900), row("full", 20, 0.1, "box_map", n=900)])
+    assert remarks(boxes) == ["", ""]
+
+
+def test_at_the_same_macs_a_really_lower_score_is_worse() -> None:
+    said = "worse than exit=1 at the same cost"
+    assert remarks(Ladder([row("exit=1", 10, 0.9), row("exit=2", 10, 0.8)])) == ["", said]
+    assert remarks(Ladder([row("exit=1", 10, 0.9), row("exit=2", 10, 0.899)])) == ["", ""]
+
+
+def test_the_best_of_those_that_are_better_is_named() -> None:
+    ladder = Ladder([row("exit=1", 10, 0.6), row("exit=2", 20, 0.7), row("full", 40, 0.5)])
+    assert remarks(ladder) == ["", "", "worse than exit=2 at higher cost"]
 
 
 def test_groups_neither_beat_nor_are_beaten():

@@ -224,11 +224,10 @@ def evaluate(
     groups = [*model.groups.values()] if points is None and draws and precision == "fp32" else []
     with counting(_size(samples) * (1 + len(groups)), "evaluating", quiet=not progress) as count:
         if precision == "bf16":
-            for score, in_bf16, lost in scores_in_bf16(model, samples, asked):
-                facts = counts[score.name] | score.facts() | {"extra_metrics": None, "score": in_bf16, "lost": lost}
+            for score, in_bf16 in scores_in_bf16(model, samples, asked):
                 for ladder in (result, known):
                     ladder.update(score.name, **counts[score.name] | score.facts())
-                    ladder.update(score.name, "torch", "bf16", machine(), **facts)
+                    ladder.update(score.name, "torch", "bf16", machine(), **counts[score.name] | in_bf16)
         else:
             scores = score_points(model, samples, asked, on_progress=count)
             for group in groups:

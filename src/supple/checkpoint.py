@@ -14,9 +14,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from supple import files
 from supple.errors import IMPORTED, CheckpointError, PointError, RecipeError, import_cure
 from supple.files import as_bytes, sha256, staged, write
 from supple.ladder import Ladder
@@ -41,15 +41,9 @@ def read_json(path: Path) -> Any:
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        return files.read_tensors(path)
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing.", _what_a_run_is(path.parent)) from None
-    except (OSError, SafetensorError) as error:
-        cure = (
-            "It is truncated, or not a safetensors file (pickled checkpoints are never opened). Restore or train again."
-        )
-        raise CheckpointError(f"{path} cannot be read: {error}.", cure) from None
 
 
 def _what_a_run_is(folder: Path) -> str:

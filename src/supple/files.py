@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from supple.errors import SaveError
+from supple.errors import CheckpointError, SaveError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -81,6 +81,20 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def read_tensors(path: Path) -> "dict[str, Tensor]":
+    """The tensors of a safetensors file."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except FileNotFoundError:
+        raise
+    except (OSError, SafetensorError) as error:
+        cure = "It is truncated, or not a safetensors file. Restore it, or train again."
+        raise CheckpointError(f"{path} cannot be read: {error}.", cure) from None
 
 
 def sha256(path: Path) -> str:

@@ -1,6 +1,7 @@
 """The Ladder is the measured table: one row per way to run a model, with what it costs and how well it scores."""
 
 import dataclasses
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,10 @@ from supple.text import did_you_mean, millions, quantity, table
 
 if TYPE_CHECKING:
     from supple.tasks import Metric
+
+TIMES = ("p50_ms", "p95_ms", "p99_ms", "iqr_ms")  # the fields that are times
+ERRORS = 2.0  # standard errors of their difference by which two scores must differ to be told apart
+DEARER = 1.25  # times the cost: from here on it is worth saying that a point gains nothing
 
 
 @dataclass(frozen=True)
@@ -42,11 +47,14 @@ class Row:
     p50_ms: float | None = None
     p95_ms: float | None = None
     p99_ms: float | None = None
+    iqr_ms: float | None = None  # interquartile range of the calls: how far they spread around p50_ms
     metric: str | None = None
     score: float | None = None
     higher_is_better: bool = True
     n: int | None = None  # samples the score was measured on
+    score_error: float | None = None  # standard error of the score, where it is a mean over samples
     lost: float | None = None  # int8, bf16: how much of the score in fp32, on the samples that decided
+    lost_error: float | None = None  # its standard error, sample by sample
     deviation: float | None = None  # of the score over the draws of a group
     draws: int | None = None
     extra_metrics: dict[str, float] | None = None  # further figures of the task, such as mse
@@ -73,9 +81,9 @@ class Row:
     def on(self, machine: str) -> "Row":
         """What of this counts on a machine."""
         score = self.score_on(machine)
-        own = dataclasses.replace(self, score=score, lost=None if score is None else self.lost)
-        timed = self.machine in (None, machine)
-        return own if timed else dataclasses.replace(own, p50_ms=None, p95_ms=None, p99_ms=None)
+        unknown: tuple[str, ...] = ("lost", "lost_error", "score_error") if score is None else ()
+        unknown += () if self.machine in (None, machine) else TIMES
+        return dataclasses.replace(self, score=score, **dict.fromkeys(unknown))  # type: ignore[arg-type]
 
     def counts(self) -> dict[str, Any]:
         """What was counted, not measured: the same on every machine."""
@@ -94,6 +102,40 @@ class Row:
         sign = 1 if self.higher_is_better else -1
         gain, saving = sign * (self.score - other.score), theirs - mine  # type: ignore[operator]
         return gain >= 0 and saving >= 0 and (gain > 0 or saving > 0)
+
+    def is_cheaper(self, other: "Row", cost: str) -> bool:
+        """Whether this row really costs less. MACs are counted: any difference is one. Times are told apart where the
+        medians differ by more than the mean of the two interquartile ranges, which is where the middle halves of the
+        calls no longer overlap; a time of unknown spread is not told apart from any.
+        """
+        mine, theirs = getattr(self, cost), getattr(other, cost)
+        if None in (mine, theirs):
+            return False
+        if cost == "p50_ms":
+            if self.iqr_ms is None or other.iqr_ms is None:
+                return False
+            return bool(theirs - mine > (self.iqr_ms + other.iqr_ms) / 2)
+        return bool(mine < theirs)
+
+    def error_of_difference(self, other: "Row") -> float | None:
+        """The standard error of the difference of two scores, as if they came from different samples. Two points are
+        scored on the same ones, and right and wrong on many of them together, so that the true error is smaller; but
+        a ladder does not hold the answers to each sample, and this errs on the careful side. None: not known.
+        """
+        mine, theirs = self._error(), other._error()
+        return None if mine is None or theirs is None else math.hypot(mine, theirs)
+
+    def _error(self) -> float | None:
+        """Of a share p of n samples, sqrt(p (1 - p) / n), with one right and one wrong sample added (Agresti and
+        Caffo), so that 100 % of ten samples has an error too. Of other means, as it was measured.
+        """
+        from supple.tasks import get_metric
+
+        metric = get_metric(self.metric)
+        if metric.unit != "%" or metric.each is None or self.score is None or self.n is None or self.n < 1:
+            return self.score_error
+        share = (self.n * self.score + 1) / (self.n + 2)
+        return math.sqrt(max(0.0, share * (1 - share)) / (self.n + 2))
 
     def to_json(self) -> dict[str, Any]:
         accuracy = self.score if self.metric == "accuracy" else None
@@ -261,23 +303,46 @@ class Ladder:
             if metric:
                 line += [_score(row, get_metric(row.metric).scale)]
             line += [_short((row.extra_metrics or {}).get(name), get_metric(name)) for name in further]
-            lines.append([*line, self._remark(row, "p50_ms" if timed else "macs")])
+            remark = self.remark(row)
+            lines.append([*line, f"-  {remark}" if remark else ""])
         return table([*header, ""], lines, left=(0, *([1] if several else []), len(header)))
 
-    def _remark(self, row: Row, cost: str) -> str:
-        rivals = [r for r in self if r.key[1:] == row.key[1:]]
-        winner = next((rival for rival in rivals if rival.beats(row, cost)), None)
-        if winner is None:
-            return ""
-        verdict = "no better" if winner.score == row.score else "worse"
-        dearer = getattr(winner, cost) < getattr(row, cost)
-        return f"-  {verdict} than {winner.point} at {'higher' if dearer else 'the same'} cost"
+    def remark(self, row: Row) -> str:
+        """The verdict on a row among those of its configuration: by its time where it was timed, else by its MACs."""
+        rivals = [other for other in self if other.key[1:] == row.key[1:] and other.metric == row.metric]
+        return verdict(row, rivals, "macs" if row.p50_ms is None else "p50_ms")
 
     def plot(self, path: str | Path) -> Path:
         """Draws score against MACs (and against measured ms, where there are times)."""
         from supple.reporting.plots import draw_ladder
 
         return draw_ladder(self, Path(path))
+
+
+def verdict(row: Row, rivals: Iterable[Row], cost: str) -> str:
+    """What may be said against a row beside others, or nothing. "worse": the other one really costs less (see
+    `Row.is_cheaper`) or has exactly the same MACs, and scores higher by more than ERRORS standard errors of the
+    difference. "no better": it costs less by a factor of DEARER or more, and this one, which does not score higher,
+    cannot be told from it.
+    """
+    worse, no_better = [], []
+    for other in rivals:
+        if not other.beats(row, cost):
+            continue
+        gap, error = abs(other.score - row.score), other.error_of_difference(row)  # type: ignore[operator]
+        if gap and error is not None and gap > ERRORS * error:
+            if other.is_cheaper(row, cost) or (cost == "macs" and other.macs == row.macs):
+                worse.append(other)
+        elif other.is_cheaper(row, cost) and getattr(row, cost) >= DEARER * getattr(other, cost):
+            no_better += [other] if error is not None or not gap else []
+    if not worse and not no_better:
+        return ""
+    sign = 1 if row.higher_is_better else -1
+    winner = max(worse or no_better, key=lambda other: (sign * (other.score or 0.0), -getattr(other, cost)))
+    if worse:
+        return f"worse than {winner.point} at {'higher' if winner.is_cheaper(row, cost) else 'the same'} cost"
+    within = "" if winner.score == row.score else " within the error,"
+    return f"no better than {winner.point}{within} at higher cost"
 
 
 def _is_point(text: str) -> bool:

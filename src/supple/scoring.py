@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from supple.data.loaders import as_batches
-from supple.model import FlexibleModel
+from supple.model import FlexibleModel, Output
 from supple.point import AnyPoint, Group, Point
 from supple.tasks import get_task
+
+Beside = Callable[[Any, Any, dict[str, Output]], None]
 
 
 @dataclass(frozen=True)
@@ -29,11 +31,13 @@ class Score:
     draws: int | None = None
     macs: float | None = None  # mean, where the cost depends on the sample
     extra_metrics: dict[str, float] | None = None  # further figures of the task
+    error: float | None = None  # standard error of the score
 
     def facts(self) -> dict[str, Any]:
         """The part that goes into a ladder row."""
         names = ("metric", "score", "n", "higher_is_better", "deviation", "draws", "extra_metrics")
         facts = {name: getattr(self, name) for name in names}
+        facts["score_error"] = self.error
         return facts if self.macs is None else facts | {"macs": round(self.macs)}
 
 
@@ -46,12 +50,13 @@ def evaluate(
     batch_size: int = 256,
     channels_last: bool = False,
     on_progress: Callable[[int], None] | None = None,
+    beside: Beside | None = None,
 ) -> list[Score]:
     """One score per point (default: all that the model has), from one pass over `data` in eval mode.
 
     Scored as the model's task says. `data` is a `Dataset`, a torch data set or a loader (see `data/loaders.py`). Data
     of large samples say how many go together (`at_once`). `on_progress` is called after every batch with the number of
-    its samples.
+    its samples, `beside` with its inputs, its targets and the outputs of every point.
     """
     task = get_task(model.task)
     asked = model.order(points if points is not None else (*model.points, *model.settled))
@@ -66,10 +71,14 @@ def evaluate(
             n += samples
             if channels_last and isinstance(x, Tensor):
                 x = x.contiguous(memory_format=torch.channels_last)
+            outputs: dict[str, Output] = {}
             for output in model.run(x, asked):
                 meters[output.point].add(output, y)
+                outputs |= {} if beside is None else {str(output.point): output}
                 if output.cost is not None:
                     spent[output.point] = spent.get(output.point, 0.0) + float(output.cost.double().sum())
+            if beside is not None:
+                beside(x, y, outputs)
             if on_progress is not None:
                 on_progress(samples)
     finally:
@@ -85,6 +94,7 @@ def evaluate(
             task.higher_is_better,
             macs=spent[point] / n if spent else None,
             extra_metrics=result.extra_metrics or None,
+            error=result.error,
         )
         for point, result in found.items()
     ]
@@ -104,6 +114,7 @@ def evaluate_group(
         loss=statistics.fmean(score.loss for score in scores),
         deviation=statistics.pstdev(score.score for score in scores),
         draws=draws,
+        error=None,
     )
 
 

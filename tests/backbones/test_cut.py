@@ -41,7 +41,7 @@ def size_of(name: str) -> int:
 def test_exits_on_a_network_of_each_family_leave_its_own_answer_as_it_was_and_learn(name):
     torch.manual_seed(0)
     shape = (3, size_of(name), size_of(name))
-    model = supple.exits(name, FAMILIES[name], num_classes=5, input_shape=shape, way="end_to_end")
+    model = supple.exits(name, FAMILIES[name], num_classes=5, input_shape=shape, pretrained=False)
     model(torch.randn(4, *shape), model.points)  # norm statistics that are not the initial ones
     untouched = copy.deepcopy(model.backbone)
     x = torch.randn(4, *shape)
@@ -104,7 +104,7 @@ def test_a_stopped_run_does_not_compute_what_only_later_stages_need():
 
 def test_several_tensors_live_over_a_cut_and_follow_the_samples_that_stay():
     torch.manual_seed(0)
-    model = supple.exits("resnet18", ["layer2.0.act1"], num_classes=4, input_shape=(3, 32, 32)).eval()
+    model = supple.exits("resnet18", ["layer2.0.act1"], num_classes=4, input_shape=(3, 32, 32), pretrained=False).eval()
     state, _ = model.stages()[0](torch.randn(5, 3, 32, 32))
     assert [tuple(part.shape[:2]) for part in state] == [(5, 128), (5, 64)]  # the block's shortcut needs its input
     x = torch.randn(5, 3, 32, 32)
@@ -137,7 +137,7 @@ def test_sizes_are_taken_anew_behind_a_cut_since_the_batch_may_have_shrunk():
 
 
 def test_a_branch_may_learn_where_the_next_layer_writes_in_place():
-    model = supple.exits("resnet18", ["layer1.0.bn1"], "cnn", num_classes=3, input_shape=(3, 64, 64), way="end_to_end")
+    model = supple.exits("resnet18", ["layer1.0.bn1"], "cnn", num_classes=3, input_shape=(3, 64, 64), pretrained=False)
     assert model._bodies.cuts.altered == (True,)
     outputs = model(torch.randn(2, 3, 64, 64), model.points)
     sum(output.logits.sum() for output in outputs).backward()
@@ -165,7 +165,9 @@ def test_train_and_eval_are_traced_apart():
 
 
 def test_a_model_that_moved_still_shares_its_weights_with_its_stages():
-    model = supple.exits("vit_tiny_patch16_224", ["blocks.1"], num_classes=3, input_shape=(3, 32, 32)).eval()
+    model = supple.exits(
+        "vit_tiny_patch16_224", ["blocks.1"], num_classes=3, input_shape=(3, 32, 32), pretrained=False
+    ).eval()
     x = torch.randn(2, 3, 32, 32)
     model(x)
     model = model.double()
@@ -201,7 +203,7 @@ def test_a_cube_is_told_apart_by_the_layers_next_to_it():
 
 def test_cut_stages_cost_what_the_network_costs():
     with torch.device("meta"):
-        model = supple.exits("resnet18", ["layer1", "layer3"], input_shape=(3, 64, 64), num_classes=7)
+        model = supple.exits("resnet18", ["layer1", "layer3"], input_shape=(3, 64, 64), num_classes=7, pretrained=False)
     x = torch.empty(1, 3, 64, 64, device="meta")
     assert count_macs(lambda: model(x, FULL)) == count_macs(lambda: model.backbone(x))
 
@@ -271,7 +273,8 @@ class Branching(nn.Module):
 )
 def test_what_cannot_be_cut_is_refused_with_the_reason(network, at, words):
     with pytest.raises(RecipeError) as caught:
-        supple.exits(network, at, num_classes=2, input_shape=(3, 8, 8) if not isinstance(network, str) else (3, 64, 64))
+        named = {"input_shape": (3, 64, 64), "pretrained": False}
+        supple.exits(network, at, num_classes=2, **(named if isinstance(network, str) else {"input_shape": (3, 8, 8)}))
     for word in words:
         assert word in str(caught.value)
 

@@ -37,7 +37,7 @@ ROW = {
     *("macs", "macs_through", "macs_worst", "params", "branch_params", "extra_params"),
     "folder",
     *("p50_ms", "p95_ms", "p99_ms", "metric", "score", "accuracy", "higher_is_better", "n", "deviation", "draws"),
-    *("lost", "extra_metrics"),
+    *("iqr_ms", "score_error", "lost", "lost_error", "extra_metrics"),
 }
 POINTS = {"exits": ["exit=1", "exit=2", "full"], "slim": ["width=0.5", "full"]}
 

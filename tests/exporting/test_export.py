@@ -4,7 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,19 +16,22 @@ from PIL import Image
 from supple.checkpoint import WEIGHTS, load, read_manifest, save_policy
 from supple.errors import CheckpointError, RecipeError, SuppleError
 from supple.exporting import convert, write
-from supple.exporting.check import arrays, decided
+from supple.exporting.check import Loss, arrays, decided, losses
 from supple.exporting.graphs import Chain, FlatPoint, Graph, given_to, one_by_one, skip_graphs
 from supple.exporting.quantize import with_onnxruntime
 from supple.exporting.write import Held, Wanted, export
-from supple.inference.bundle import is_bundle, open_bundle
-from supple.inference.engines import Layer, open_engine
+from supple.inference.bundle import Check, is_bundle, open_bundle
+from supple.inference.engines import Graphs, Layer, open_engine
 from supple.inference.inputs import zeros
 from supple.inference.select import _weights, choices_for, of_bundle, predictor, within
 from supple.inference.skipping import follow
+from supple.machine import machine
 from supple.methods import METHODS
 from supple.model import Output, example
 from supple.point import FULL, Point
 from supple.policy.policy import stop_above
+from supple.scoring import Score
+from supple.tasks import Result
 from test_contract import PAIRS as CONTRACT
 from test_contract import make
 
@@ -71,20 +74,6 @@ class Noise:
 
 def held(shape) -> Held:
     return Held(Noise(shape), Noise(shape), Noise(shape))
-
-
-@pytest.fixture
-def traced_once(monkeypatch):
-    """Tracing is the slow part: graphs of one name are traced once in a test, whatever they are exported to."""
-    traced: dict[str, bytes] = {}
-    to_onnx = convert.to_onnx
-
-    def cached(graph) -> bytes:
-        if graph.name not in traced:
-            traced[graph.name] = to_onnx(graph)
-        return traced[graph.name]
-
-    monkeypatch.setattr(convert, "to_onnx", cached)
 
 
 @pytest.mark.parametrize(("method", "backbone"), PAIRS)
@@ -356,6 +345,7 @@ def test_an_exported_folder_that_is_named_answers_whatever_it_has_lost(folder, t
         {"stages": [{"file": "full.onnx", "point": None}]},
         {"points": {"exit=x": {"file": "full.onnx"}}},
         {"classes": 5},
+        {"inputs": {}},
     ],
     ids=str,
 )
@@ -404,6 +394,60 @@ def test_int8_does_not_overflow_where_there_is_no_dot_product_of_eight_bits():
     np.testing.assert_allclose(found, network(x).detach().numpy(), rtol=0.05)
 
 
+class Loud:
+    """A model's own logits, for some samples turned around."""
+
+    name, precision = "loud", "int8"
+
+    def __init__(self, model, wrong: list[int], by: float = -1.0) -> None:
+        self.model, self.wrong, self.by = model, wrong, by
+
+    def run(self, graph, inputs):
+        logits = self.model(torch.from_numpy(inputs[0])).numpy().copy()
+        logits[self.wrong] *= self.by
+        return (logits,)
+
+    def array(self, value):
+        return value
+
+
+def test_the_error_of_a_loss_counts_the_samples_that_changed():
+    model = make("static", "resnet_v1").eval()
+    x, _ = (data := Noise(model.input_shape)).batch(torch.arange(8))
+    with torch.no_grad():
+        best, worst = model(x).argmax(1), model(x).argmin(1)
+    y = torch.where(torch.arange(8) < 6, best, worst)  # six are right
+    data.batch = lambda indices, rng=None: (x[indices], y[indices])
+    # Three right ones become wrong, one wrong one right: (3 - 1) / 8 lost, and sqrt(3 + 1 - (3 - 1)^2 / 8) / 8.
+    [before], found = losses(model, Graphs({"full": "full"}), Loud(model, [0, 1, 2, 7]), data, (FULL,))
+    assert (before.score, before.n, found["full"].after.score) == (0.75, 8, 0.5)
+    assert (found["full"].lost, found["full"].error) == pytest.approx((0.25, 3.5**0.5 / 8))
+    _, unchanged = losses(model, Graphs({"full": "full"}), Loud(model, []), data, (FULL,))
+    assert unchanged["full"][1:] == (0.0, 0.0)
+
+
+def test_of_an_error_the_loss_and_its_error_are_relative():
+    model = make("static", "resnet_v1").eval()
+    model.task = "count"
+    x, _ = (data := Noise(model.input_shape)).batch(torch.arange(8))
+    with torch.no_grad():
+        counts = model(x).sum(1)
+    data.batch = lambda indices, rng=None: (x[indices], counts[indices] - counts[indices].abs())  # mean error: |count|
+    [before], found = losses(model, Graphs({"full": "full"}), Loud(model, [*range(8)], 1.5), data, (FULL,))
+    more = (1.5 * counts - (counts - counts.abs())).abs() - counts.abs()
+    assert found["full"].lost == pytest.approx(float(more.mean() / counts.abs().mean()), rel=1e-4)
+    assert found["full"].error == pytest.approx(float(more.std(correction=0) / 8**0.5 / counts.abs().mean()), rel=1e-4)
+    assert before.error == pytest.approx(float(counts.abs().std(correction=0) / 8**0.5), rel=1e-4)
+
+
+def test_too_much_is_lost_only_outside_the_standard_error():
+    check = Check("onnxruntime", "int8", machine(), lost={"exit=1": 0.021, "full": 0.021}, samples=144)
+    assert check.losing(0.01) == ("exit=1", "full")  # nothing is known of an error, as in folders made before
+    errors = {"exit=1": 0.0105, "full": 0.0115}
+    assert replace(check, error=errors).losing(0.01) == ("exit=1",)
+    assert replace(check, error=errors).losing(0.02) == ()
+
+
 def test_int8_is_scored_and_points_that_lose_too_much_are_left_out(
     exits_run, splits, traced_once, tmp_path, monkeypatch
 ):
@@ -419,11 +463,12 @@ def test_int8_is_scored_and_points_that_lose_too_much_are_left_out(
         assert not within(choice, -1.0)
 
     lost = {"exit=1": 0.5, "exit=2": 0.0, "full": 0.0, "exit=1, chain": 0.5}
-    before = {str(point): 0.9 for point in model.points}
-    monkeypatch.setattr(
-        write, "scores", lambda *_: ({what: before[what.partition(", ")[0]] - lost[what] for what in lost}, 64)
-    )
-    monkeypatch.setattr(write, "lost_of", lambda before, after: 0.9 - after)
+    after = Result(0.5, 0.0, {})
+
+    def losing(*_):
+        return [Score("full", "accuracy", 0.9, 0.0, 64)], {what: Loss(after, lost[what], 0.1) for what in lost}
+
+    monkeypatch.setattr(write, "losses", losing)
     manifest = export(model, "0" * 64, tmp_path / "some", Wanted("onnx", precision="int8"), data)
     assert set(manifest["points"]) == {"exit=2", "full"}
     whole = open_bundle(tmp_path / "some")
@@ -448,7 +493,7 @@ def test_int8_is_scored_and_points_that_lose_too_much_are_left_out(
     assert not (tmp_path / "short" / "stage-2.onnx").exists()
 
     lost = dict.fromkeys(lost, 0.9)
-    with pytest.raises(CheckpointError, match="every point loses more"):
+    with pytest.raises(CheckpointError, match="every point loses more in int8 than is allowed, on 64 validation"):
         export(model, "0" * 64, tmp_path / "none", Wanted("onnx", precision="int8"), data)
     assert not (tmp_path / "none").exists()
 

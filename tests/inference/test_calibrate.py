@@ -354,6 +354,10 @@ def test_a_missed_goal_is_said_so():
     assert _remark(fitted, 10.0, None, half) == "Target missed on the other half: 20.0 % over the budget."
     assert _remark(fitted, None, 0.05, half) == "Target missed on the other half: 10.0 points below the full model."
     assert _remark(fitted, 12.0, None, half) == _remark(fitted, None, 0.1, half) == ""
+    # Within two standard errors, 0.2 and 2 points, it may be chance.
+    assert _remark(fitted, 11.81, None, half) == _remark(fitted, None, 0.081, half) == ""
+    assert _remark(fitted, 11.79, None, half) != ""
+    assert _remark(fitted, None, 0.079, half) != ""
 
 
 def test_never_survives_the_way_through_the_file(calibrated, tmp_path):

@@ -39,6 +39,7 @@ def test_percentiles_by_hand_without_the_warm_up_calls(sleep: Callable[[float], 
     times = interleave({"a": lambda: sleep(next(spent)), "b": lambda: sleep(0.007)}, rounds=101)
     assert (times["a"].p50_ms, times["a"].p95_ms, times["a"].p99_ms) == pytest.approx((50, 95, 99))
     assert (times["b"].p50_ms, times["b"].p95_ms, times["b"].p99_ms) == pytest.approx((7, 7, 7))
+    assert (times["a"].iqr_ms, times["b"].iqr_ms) == pytest.approx((50, 0))  # from 25 to 75
 
 
 @pytest.mark.parametrize(("seconds", "rounds"), [(7.0, 5), (15.0, 8), (16.0, 9), (1000.0, 30)])

@@ -22,7 +22,8 @@ from supple.inference.bundle import Bundle, open_bundle
 from supple.inference.engines import Graphs, Layer, open_engine
 from supple.inference.engines.openvino import HINTS
 from supple.inference.engines.torch import TorchEngine, in_bf16
-from supple.inference.select import _weights, choices_for, of_bundle, predictor, within
+from supple.inference.select import _chosen, _weights, choices_for, of_bundle, predictor, within
+from supple.inference.timing import Times
 from supple.ladder import Ladder, Row
 from supple.machine import has_bf16, machine, same_instructions
 from supple.methods.gates import Gates
@@ -55,7 +56,7 @@ def bundle_of(folder: Path, kind: str, precision: str, role: str = "stage") -> B
     made = Graphs({"full": file}, layers=(Layer(role, file),) if role == "gate" else ())
     facts = {"task": "classes", "classes": ("a",), "input_shape": (3, 8, 8), "preprocess": None, "policy": None}
     rest = {"checks": (), "asked": (), "max_drop": 0.01}
-    return Bundle(folder, kind, precision, "0" * 64, made, **facts, **rest)
+    return Bundle(folder, kind, precision, "0" * 64, made, {file: ("image",)}, **facts, **rest)
 
 
 @pytest.mark.parametrize("kind", ["onnx", "openvino"])
@@ -107,7 +108,7 @@ def test_weights_of_all_layers_have_seven_bits_in_openvino():
     network = torch.nn.Sequential(torch.nn.Conv2d(8, 8, 3), torch.nn.ReLU(), torch.nn.Conv2d(8, 8, 3)).eval()
     x = torch.rand(4, 8, 8, 8, generator=torch.Generator().manual_seed(0))
     graph = Graph("full", FlatPoint(network), (x[:2],), FULL)
-    files = with_nncf("full", convert.convert(graph, "openvino"), one_by_one((x,)), attention=False)
+    files = with_nncf(graph, convert.convert(graph, "openvino"), one_by_one((x,)), attention=False)
     model = openvino.Core().read_model(files["full.xml"], files["full.bin"])
     weights = [op.data for op in model.get_ops() if op.get_type_name() == "Constant" and op.data.dtype == np.int8]
     weights = [part for part in weights if part.ndim == 4]
@@ -171,13 +172,13 @@ def test_an_engine_that_was_not_there_at_export_is_not_used(exits_run, splits, t
 
 def test_a_point_that_loses_too_much_on_one_engine_answers_on_the_other(exits_run, splits, tmp_path, monkeypatch):
     monkeypatch.setattr(write, "CALIBRATED_ON", 8)
-    scores = write.scores
+    losses = write.losses
 
-    def lossy(model, ways, engine, data):
-        found, n = scores(model, ways, engine, data)
-        return found | ({"exit=1": -9.0} if engine.name == "openvino" else {}), n
+    def lossy(model, graphs, engine, data, points):
+        before, found = losses(model, graphs, engine, data, points)
+        return before, found | ({"exit=1": found["exit=1"]._replace(lost=9.0)} if engine.name == "openvino" else {})
 
-    monkeypatch.setattr(write, "scores", lossy)
+    monkeypatch.setattr(write, "losses", lossy)
     wanted = Wanted("onnx", "int8", (Point(exit=1), Point(exit=2)), max_drop=1.0)
     export(load(exits_run), "w", tmp_path / "out", wanted, splits)
     bundle = open_bundle(tmp_path / "out")
@@ -382,6 +383,17 @@ def test_the_gates_of_a_skipping_model_stay_in_fp32():
         assert torch.equal(mine, kept)
 
 
+def test_a_lower_precision_is_chosen_only_where_it_is_faster_outside_the_spread():
+    def timed(ms: float) -> dict[str, tuple[str, Times]]:
+        times = {"fp32": 1.0, "int8": ms, "bf16": 2.0}
+        return {f"an {name}": (name, Times(p50, p50, p50, 0.1, 30)) for name, p50 in times.items()}
+
+    assert _chosen(timed(0.91)) == ("an fp32", False)
+    assert _chosen(timed(0.89)) == ("an int8", True)
+    assert _chosen(timed(1.05)) == ("an fp32", False)
+    assert _chosen(timed(1.5)) == ("an fp32", True)
+
+
 def bf16_choice(run: Path):
     return next((choice for choice in choices_for(run) if choice.precision == "bf16"), None)
 
@@ -421,6 +433,10 @@ def test_torch_in_bf16_counts_for_its_weights_instruction_set_and_loss(exits_cop
     plain = (exits_copy / "ladder.json").read_text()
     kept()
     assert within(bf16_choice(exits_copy), 0.02)
+    assert not within(bf16_choice(exits_copy), 0.01)
+    kept(lost_error=0.011)  # within a standard error
+    assert within(bf16_choice(exits_copy), 0.01)
+    kept(lost_error=0.009)
     assert not within(bf16_choice(exits_copy), 0.01)
     document = json.loads((exits_copy / "ladder.json").read_text())
     (exits_copy / "ladder.json").write_text(json.dumps({**document, "weights": "1" * 64}))

@@ -1,6 +1,7 @@
 """One call makes a flexible model of a network by name, or of a module; each runs all its points."""
 
 import inspect
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,7 +38,7 @@ BUILT: dict[str, tuple[Any, dict[str, Any], list[str]]] = {  # by builder: a net
     "dense": (VIT, {"dropout": 0.0}, ["full"]),
     "prunable": (VIT, {"gamma": 1e-3}, ["full"]),
     "nested": (VIT, {"widths": [0.5]}, ["width=0.5", "full"]),
-    "static": ("resnet18", {"learn": "norms"}, ["full"]),
+    "static": ("resnet18", {"learn": "norms", "freeze_random": True}, ["full"]),
 }
 
 
@@ -46,7 +47,9 @@ BUILT: dict[str, tuple[Any, dict[str, Any], list[str]]] = {  # by builder: a net
 def test_a_named_network_runs_all_its_points_and_knows_its_recipe(name: str) -> None:
     network, settings, points = BUILT[name]
     torch.manual_seed(0)
-    model: FlexibleModel = getattr(supple, name)(network, num_classes=5, input_shape=SHAPE, **settings)
+    model: FlexibleModel = getattr(supple, name)(
+        network, num_classes=5, input_shape=SHAPE, pretrained=False, **settings
+    )
     x = torch.randn(2, *SHAPE)
     outputs = model.eval()(x, points)
     assert [str(output.point) for output in outputs] == points == [str(point) for point in model.points]
@@ -54,7 +57,7 @@ def test_a_named_network_runs_all_its_points_and_knows_its_recipe(name: str) -> 
     assert (model.input_shape, model.task) == (SHAPE, "classes")
     assert model.backbone_spec is not None
     method = next(key for key, kind in METHODS.items() if isinstance(model, kind))
-    lists = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
+    lists = {key: tuple(value) if isinstance(value, list) else value for key, value in BUILT[name][1].items()}
     again = build(model.backbone_spec, {"name": method, **lists}, 5, SHAPE).eval()
     again.load_state_dict(model.state_dict())
     assert_close(again(x), model(x))
@@ -90,16 +93,15 @@ def test_a_module_runs_all_its_points_and_has_no_recipe(name: str) -> None:
 
 
 def test_every_method_that_comes_with_supple_has_a_builder_with_its_settings_and_defaults() -> None:
-    """Save where the builder says otherwise: `way` depends on whether the network is cut."""
     made = {inspect.signature(getattr(builders, name)).return_annotation: getattr(builders, name) for name in BUILT}
     for method in METHODS.values():
         if not method.__module__.startswith("supple.methods."):
             continue
         words = inspect.signature(made[method]).parameters
         for name, setting in inspect.signature(method).parameters.items():
-            if setting.kind is setting.KEYWORD_ONLY and name not in ("num_classes", "input_shape", "way"):
+            if setting.kind is setting.KEYWORD_ONLY and name not in ("num_classes", "input_shape"):
                 assert words[name].default == setting.default, (method, name)
-        assert {"network", "num_classes", "input_shape", "pretrained"} <= set(words)
+        assert {"network", "num_classes", "input_shape", "pretrained", "weights"} <= set(words)
 
 
 def test_a_network_with_exits_of_its_own_needs_no_cuts_and_learns_with_them() -> None:
@@ -110,14 +112,43 @@ def test_a_network_with_exits_of_its_own_needs_no_cuts_and_learns_with_them() ->
     assert model.backbone_spec["name"] == "msdnet"
 
 
-def test_timm_says_what_is_not_given_and_its_weights_are_fetched_when_asked_for(monkeypatch: Any) -> None:
+def test_networks_of_timm_start_from_its_weights_unless_told_otherwise(monkeypatch: Any) -> None:
     fetched = []
-    monkeypatch.setattr(builders, "fetch", lambda *given: fetched.append((given[0], given[2]["model"], given[3])))
+
+    def start(spec: dict[str, Any], network: nn.Module, shape: Any, file: Any = None) -> list[str]:
+        fetched.append((spec["name"], spec["model"], shape, file))
+        return []
+
+    monkeypatch.setattr(builders, "start", start)
     with torch.device("meta"):
-        model = supple.static("resnet18", pretrained=True)
-        supple.shuffle("deit_tiny_patch16_224", pretrained=True)
+        model = supple.static("resnet18")
+        supple.shuffle("deit_tiny_patch16_224", weights="deit.safetensors")
+        supple.static("resnet18", pretrained=False)
+        supple.slim("mobilenet_v1", num_classes=5, input_shape=SHAPE)  # nobody publishes weights for it
     assert model(torch.empty(1, 3, 224, 224, device="meta"), FULL).shape == (1, 1000)
-    assert fetched == [("timm", "resnet18", (3, 224, 224)), ("vit", "deit_tiny_patch16_224", (3, 224, 224))]
+    assert model.expected_input["interpolation"] == "bicubic"
+    of_file = ("vit", "deit_tiny_patch16_224", (3, 224, 224), Path("deit.safetensors"))
+    assert fetched == [("timm", "resnet18", (3, 224, 224), None), of_file]
+
+
+def test_a_new_classifier_of_a_frozen_network_learns(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    save_file(timm_network(model="resnet18", num_classes=7, input_shape=SHAPE).state_dict(), tmp_path / "w.safetensors")
+    built = {"at": "layer1", "way": "classifier_wise", "input_shape": SHAPE, "weights": tmp_path / "w.safetensors"}
+    model = supple.exits("resnet18", num_classes=5, **built)
+    learning = {name.rsplit(".", 1)[0] for name, value in model.named_parameters() if value.requires_grad}
+    assert learning == {"backbone.fc", "heads.0.0.linear"}
+    assert model.begin_phase(0) == model.points  # the full model learns, too
+    assert model.cached_features() is None
+    assert model.method_spec is not None
+    assert model.method_spec["unfrozen"] == ("fc",)
+    model.train()
+    assert model.backbone.fc.training  # type: ignore[union-attr]
+    assert not model.backbone.bn1.training  # type: ignore[union-attr]
+    same = supple.exits("resnet18", num_classes=7, **built)
+    assert not any(name.startswith("backbone") for name, value in same.named_parameters() if value.requires_grad)
+    assert same.begin_phase(0) == same.points[:-1]
 
 
 @pytest.mark.parametrize(
@@ -128,12 +159,14 @@ def test_timm_says_what_is_not_given_and_its_weights_are_fetched_when_asked_for(
         ("static", Two(), {"input_shape": (3, 16, 16), "pretrained": True}, "pretrained is set"),
         ("static", "resnet19", {}, 'timm has no network "resnet19"'),
         ("slim", "mobilenet_v1", {}, "has no input_shape and num_classes of its own"),
-        ("slim", "resnet18", {}, "not one chain of layers"),
+        ("slim", "resnet18", {"pretrained": False}, "not one chain of layers"),
         ("slim", "mobilenet_v1", {"input_shape": SHAPE, "num_classes": 5, "widths": [0.5]}, "must rise"),
-        ("shuffle", "resnet18", {}, "cannot change places"),
+        ("shuffle", "resnet18", {"pretrained": False}, "cannot change places"),
         ("skip", Two(), {"input_shape": (3, 16, 16)}, "no stem, blocks and head"),
-        ("nested", "resnet18", {}, "ResNet"),
-        ("exits", "resnet18", {}, "where to cut"),
+        ("nested", "resnet18", {"pretrained": False}, "ResNet"),
+        ("exits", "resnet18", {"at": "layer1", "way": "classifier_wise", "pretrained": False}, "frozen at random"),
+        ("static", "resnet18", {"learn": "classifier", "pretrained": False}, "frozen at random"),
+        ("exits", "resnet18", {"pretrained": False}, "where to cut"),
     ],
 )
 def test_what_cannot_be_built_is_refused_with_the_reason(

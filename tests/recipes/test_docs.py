@@ -207,9 +207,12 @@ def test_the_page_on_exits_and_its_example_run(tmp_path, capsys):
     space = {"__name__": "example"}
     exec(compile((ROOT / "examples/exits_on_your_network.py").read_text(), "example", "exec"), space)
     try:
-        space["main"](str(tmp_path / "own"), epochs=2)
+        space["main"](str(tmp_path / "own"), epochs=1)
+        ladder = checkpoint.load(tmp_path / "own").ladder
     finally:
         del BACKBONES["own"]
+    assert [row.point for row in ladder] == ["exit=1", "exit=2", "full"]  # cheapest first
+    assert ladder.rows[1].macs < 0.7 * ladder.rows[2].macs
     assert "exit=2" in capsys.readouterr().out
 
 

@@ -24,8 +24,8 @@ def rows(timed: bool = True) -> list[Row]:
     facts = [("exit=1", 10, 0.654), ("exit=2", 28, 0.649), ("exit=3", 40, 0.735), ("full", 80, 0.742)]
     key: dict[str, Any] = {"batch": 1, "threads": 2, "machine": "bench-box"} if timed else {}
     return [
-        Row(name, macs=macs * 10**6, params=macs * 10**5, metric="accuracy", score=score, n=1000, **key,
-            p50_ms=macs / 5 if timed else None, p95_ms=macs / 4 if timed else None)
+        Row(name, macs=macs * 10**6, params=macs * 10**5, metric="accuracy", score=score, n=100_000, **key,
+            p50_ms=macs / 5 if timed else None, p95_ms=macs / 4 if timed else None, iqr_ms=0.1 if timed else None)
         for name, macs, score in facts
     ]  # fmt: skip
 
@@ -175,13 +175,13 @@ def test_only_the_dominated_point_is_marked(report: str) -> None:
     marked = [row for row in table_rows(report) if "dominated" in row]
     assert len(marked) == 1
     assert "exit=2" in marked[0]
-    assert "worse than exit=1, which is faster" in marked[0]
+    assert "worse than exit=1 at higher cost" in marked[0]
 
 
 def test_summary_names_best_near_and_cheapest(report: str) -> None:
     summary = plain(report[report.index('<p class="summary">') :].split("</p>")[0])
     # 73.5 is 0.7 below 74.2, at 40 of 80 M; 65.4 costs 10 of 80 M.
-    assert "The best point, full, reaches 74.2 % top-1 at 80.0 M MACs in 16 ms" in summary
+    assert "The highest-scoring point, full, reaches 74.2 % top-1 at 80.0 M MACs in 16 ms" in summary
     assert "exit=3 comes within one percentage point of it at 50 % of the MACs" in summary
     assert "the cheapest, exit=1, reaches 65.4 % top-1 at 12 % of the MACs" in summary
 
@@ -190,7 +190,7 @@ def test_summary_looks_for_low_scores_where_low_is_better(tmp_path: Path) -> Non
     counts = [Row(name, macs=m, metric="MAE", score=s, higher_is_better=False) for name, m, s in
               (("exit=1", 10, 30.0), ("exit=2", 20, 10.05), ("full", 40, 10.0))]  # fmt: skip
     text = plain(page(make_run(tmp_path / "r", ladder=Ladder(counts).to_json())))
-    assert "The best point, full, reaches MAE 10.0" in text
+    assert "The highest-scoring point, full, reaches MAE 10.0" in text
     assert "exit=2 comes within 1 % of it at 50 % of the MACs" in text
     assert "lower is better" in text
 
@@ -201,7 +201,7 @@ def test_summary_tells_fp32_where_bf16_was_scored_too(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", ladder=Ladder([*short, *rows()]).to_json(), about=manifest())
     write_report(folder)
     text = (folder / "report.html").read_text("utf-8")
-    assert "The best point, full, reaches 74.2 %" in plain(text)
+    assert "The highest-scoring point, full, reaches 74.2 %" in plain(text)
     assert {cell for row in table_rows(text) for cell in cells(row)} >= {"fp32", "bf16"}
 
 
@@ -245,7 +245,7 @@ def test_run_without_times_names_bench_only(tmp_path: Path) -> None:
     assert "supple bench RUN" in text
     assert "supple evaluate RUN" not in text
     assert "Score against measured time" not in text
-    assert "worse than exit=1, which costs less" in text
+    assert "worse than exit=1 at higher cost" in text
 
 
 def test_ladder_without_scores_still_has_its_table_but_no_curve(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from torch import nn
 from supple.backbones.audiocsrnet import AudioCsrNet
 from supple.backbones.cascade import CascadeRCNN
 from supple.backbones.densenet import DenseNet
+from supple.backbones.fastnet import FastNet
 from supple.backbones.inception import InceptionV3
 from supple.backbones.mobilenet import MobileNetV1
 from supple.backbones.msdnet import MSDNet
@@ -33,6 +34,7 @@ from supple.backbones.vit_cifar import VitCifar
 BACKBONES: dict[str, Callable[..., nn.Module]] = {
     "msdnet": MSDNet,
     "mobilenet_v1": MobileNetV1,
+    "fastnet": FastNet,
     "resnet_v1": ResNetV1,
     "densenet": DenseNet,
     "inception_v3": InceptionV3,

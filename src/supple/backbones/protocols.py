@@ -58,6 +58,8 @@ class WithRates(Protocol):
 class WithDataInit(Protocol):
     """A network that starts from statistics of its inputs."""
 
+    started: bool  # whether that has been done
+
     def start_from(self, images: Tensor) -> None: ...  # some training inputs, as it will see them
 
 

@@ -18,6 +18,7 @@ from supple.backbones._cut.trace import short
 from supple.backbones.networks import for_size, made, timm_facts
 from supple.backbones.protocols import classifier_of
 from supple.errors import CheckpointError, RecipeError
+from supple.files import read_tensors
 
 Section = Mapping[str, Any]  # `backbone` of a recipe
 Weights = dict[str, Tensor]
@@ -118,8 +119,6 @@ def _misfit(source: str, differences: Iterable[str], count: int) -> CheckpointEr
 
 def read_weights(path: Path) -> Weights:
     """The tensors of a .safetensors file, or of a .pth or .bin file, of which nothing but tensors is unpickled."""
-    from supple.checkpoint import read_tensors
-
     if not path.is_file():
         cure = "Give a .safetensors or .pth file."
         raise CheckpointError(f"there is no file of weights {path}.", cure)

@@ -43,3 +43,10 @@ def numbers(text: str, option: str) -> list[int]:
     if not values or min(values) < 1 or max(values) > 4096:
         raise RecipeError(f'{option} is "{text}".', "Give whole numbers from 1 to 4096, joined by commas: 1,16.")
     return values
+
+
+def loss_unit(metric: str | None) -> str:
+    """Of what int8 and bf16 lose, times 100: shares lose percentage points, errors grow by a part of themselves."""
+    from supple.tasks import get_metric
+
+    return "points" if get_metric(metric).unit == "%" else "%"

@@ -3,7 +3,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from supple.cli.common import Changes, Json, Points, Run, print_json
+from supple.cli.common import Changes, Json, Points, Run, loss_unit, print_json
 from supple.errors import RecipeError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def evaluate(
 
     Then every group of points that the model has: mean and deviation over some that are drawn. The figures go into the
     run's ladder.json and report.html. With --precision bf16, what PyTorch loses in bf16: --engine auto then takes it
-    where it is the fastest and no point loses more than one percentage point.
+    where it is the fastest and no point clearly loses more than one percentage point.
     """
     from supple import api
     from supple.tasks import get_metric
@@ -61,12 +61,12 @@ def _lost(result: "Ladder") -> str:
     """Which point loses most in bf16, and what follows."""
     from supple.inference.engines import MAX_DROP
     from supple.machine import machine
-    from supple.tasks import get_metric
 
-    most = max((row for row in result if row.lost is not None), key=lambda row: row.lost or 0.0)
-    lost = most.lost or 0.0
-    figure = f"{100 * lost:.1f} points" if get_metric(most.metric).unit == "%" else f"{lost:.3g}"
-    verdict = "may take it" if lost <= MAX_DROP else "does not take it"
+    rows = [row for row in result if row.lost is not None]
+    most = max(rows, key=lambda row: row.lost or 0.0)
+    clear = max((row.lost or 0.0) - (row.lost_error or 0.0) for row in rows)
+    figure = f"{100 * (most.lost or 0.0):.1f} ± {100 * (most.lost_error or 0.0):.1f} {loss_unit(most.metric)}"
+    verdict = "may take it" if clear <= MAX_DROP else "does not take it"
     return f"\nlargest loss in bf16: {figure} at {most.point}; engine auto {verdict} ({machine()})"
 
 

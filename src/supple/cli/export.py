@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from supple.cli.common import Changes, Json, Points, Run, print_json
+from supple.cli.common import Changes, Json, Points, Run, loss_unit, print_json
 
 
 def export(
@@ -27,6 +27,7 @@ def export(
     from supple import api
     from supple.inference.bundle import MANIFEST, is_bundle, open_bundle
     from supple.inference.select import EXPORTS
+    from supple.tasks import get_task
     from supple.text import some
 
     folder = run / EXPORTS / f"{to}-{'int8' if int8 else 'bf16' if bf16 else 'fp32'}"
@@ -42,10 +43,15 @@ def export(
         print_json({"folder": str(bundle.folder), "cached": False, **manifest})
         return
     print(f"{bundle.ladder}\n")
+    unit = loss_unit(get_task(bundle.task).metric)
     for check in bundle.checks:
         where = f"on {check.engine} in {check.precision}"
-        for name in check.left_out:
-            print(f"left out {where}: {name}, which loses {100 * check.lost[name]:.1f} points (validation samples)")
+        for name, lost in check.lost.items():
+            figure = f"{100 * lost:.1f} ± {100 * check.error[name]:.1f} {unit} on {check.samples} validation samples"
+            if name in check.left_out:
+                print(f"left out {where}: {name}, which loses {figure}")
+            elif lost > max_drop:
+                print(f"kept {where}: {name}, which loses {figure}: not clearly more than --max-drop")
         if check.difference is not None:
             print(f"largest difference from PyTorch {where}: {check.difference:.1e}")
     graphs = bundle.graphs

@@ -1,7 +1,8 @@
 """Whether exported graphs say what the model says: in fp32 by their values, in int8 and bf16 by their score."""
 
+import math
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from supple.inference.skipping import follow
 from supple.model import FlexibleModel, Output, select
 from supple.point import Point
 from supple.scoring import Score, evaluate
-from supple.tasks import get_task
+from supple.tasks import Meter, Result, get_task
 
 
 class Archives:
@@ -47,7 +48,7 @@ BATCH = 16
 
 
 def arrays(x: Any) -> State:
-    return tuple(part.numpy() for part in _pytree.tree_leaves(x))
+    return tuple(part.cpu().numpy() for part in _pytree.tree_leaves(x))
 
 
 @torch.no_grad()
@@ -95,35 +96,74 @@ def _apart(found: Array, expected: Array, what: str) -> float:
     return difference
 
 
-def scores(model: FlexibleModel, graphs: Graphs, engine: Engine, data: Any) -> tuple[dict[str, float], int]:
+def scores(model: FlexibleModel, graphs: Graphs, engine: Engine, data: Any) -> tuple[dict[str, Result], int]:
     """The score of all that answers, as the model's task has it, points by name, with a word where it is the chain; and
     the number of samples."""
     task, n = get_task(model.task), 0
-    meters: dict[str, Any] = {}
+    meters: dict[str, Meter] = {}
     for x, y, samples in as_batches(data).in_order(BATCH):
         n += samples
         for name, what, logits in answers(graphs, engine, arrays(x)):
             meters.setdefault(what, task.meter(model)).add(Output(Point.parse(name), Tensor(logits)), y)
-    return {what: meter.result().score for what, meter in meters.items()}, n
+    return {what: meter.result() for what, meter in meters.items()}, n
 
 
-def lost_of(before: Score, after: float) -> float:
-    """Of a score that is better when higher, the difference; of an error, its relative growth."""
-    return before.score - after if before.higher_is_better else after / max(before.score, 1e-9) - 1
+class Loss(NamedTuple):
+    """What is left of a score in another precision, and how much that is less."""
+
+    after: Result
+    lost: float  # of a score that is better when higher, the difference; of an error, its relative growth
+    error: float  # standard error of `lost`, from the samples one by one; 0: they have no scores of their own
 
 
-def scores_in_bf16(model: FlexibleModel, data: Any, points: Iterable[Point]) -> list[tuple[Score, float, float]]:
-    """Of each point its score in fp32, the one that PyTorch has in bf16 on the same samples, and what it has lost:
-    alone or along the chain, whichever is more."""
+def losses(
+    model: FlexibleModel, graphs: Graphs, engine: Engine, data: Any, points: Iterable[Point]
+) -> tuple[list[Score], dict[str, Loss]]:
+    """The scores of the points in fp32, and what is lost by all that answers on an engine, in one pass over the data.
+
+    The same samples are answered by both, and most of them alike: of a share, only those count for the error that went
+    from right to wrong (b) or from wrong to right (c). It is sqrt(b + c - (b - c)^2 / n) / n.
+    """
+    task = get_task(model.task)
+    each = task.metrics[0].each if task.meter_of is None else None
+    meters: dict[str, Meter] = {}
+    worse: dict[str, list[Tensor]] = {}  # sample by sample
+
+    def answer(x: Any, y: Any, outputs: dict[str, Output]) -> None:
+        for name, what, logits in answers(graphs, engine, arrays(x)):
+            output = Output(Point.parse(name), Tensor(logits).to(outputs[name].logits.device))
+            meters.setdefault(what, task.meter(model)).add(output, y)
+            if each is not None:
+                worse.setdefault(what, []).append((each(outputs[name], y) - each(output, y)).double())
+
+    before = evaluate(model, data, points, batch_size=BATCH, beside=answer)
+    named = {score.name: score for score in before}
+    found = {}
+    for what, meter in meters.items():
+        score, after = named[what.partition(", ")[0]], meter.result()
+        error = _standard_error(torch.cat(worse[what])) if what in worse else 0.0
+        sign, scale = (1, 1.0) if score.higher_is_better else (-1, max(score.score, 1e-9))
+        found[what] = Loss(after, sign * (score.score - after.score) / scale, error / scale)
+    return before, found
+
+
+def _standard_error(values: Tensor) -> float:
+    return float(values.std(correction=0)) / math.sqrt(len(values))
+
+
+def scores_in_bf16(model: FlexibleModel, data: Any, points: Iterable[Point]) -> list[tuple[Score, dict[str, Any]]]:
+    """Of each point its score in fp32, and the facts of a ladder's row that PyTorch has in bf16 on the same samples; it
+    has lost what it loses alone or along the chain, whichever is more."""
     engine = open_engine("torch", model, torch.get_num_threads(), "bf16")
-    names = [str(point) for point in model.order(points)]
+    asked = model.order(points)
     graphs = graphs_of(model)
-    others = set(graphs.answering()) - set(names)
-    before = evaluate(model, data, map(Point.parse, names))
-    after, _ = scores(model, graphs.leave_out(others, others), engine, data)
+    others = set(graphs.answering()) - set(map(str, asked))
+    before, lost = losses(model, graphs.leave_out(others, others), engine, data, asked)
     engine.close()
     found = []
     for score in before:
-        lost = max(lost_of(score, value) for what, value in after.items() if what.partition(", ")[0] == score.name)
-        found.append((score, after[score.name], lost))
+        own = [loss for what, loss in lost.items() if what.partition(", ")[0] == score.name]
+        most, alone = max(own, key=lambda loss: loss.lost - loss.error), lost[score.name].after
+        facts = {"score": alone.score, "score_error": alone.error, "lost": most.lost, "lost_error": most.error}
+        found.append((score, score.facts() | {"extra_metrics": None} | facts))
     return found

@@ -13,7 +13,6 @@ import torch
 
 from supple.errors import RecipeError
 from supple.exporting.graphs import Graph
-from supple.inference.engines import input_name
 
 LARGEST_BATCH = 4096
 
@@ -39,12 +38,24 @@ def to_onnx(graph: Graph) -> bytes:
     try:
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
-            names = [input_name(place) for place in range(len(graph.inputs))]
-            model = torch.onnx.export(program, dynamo=True, verbose=False, optimize=True, input_names=names)
-            assert model is not None
-            return bytes(model.model_proto.SerializeToString())
+            made = torch.onnx.export(
+                program,
+                dynamo=True,
+                verbose=False,
+                optimize=True,
+                input_names=graph.takes,
+                output_names=graph.gives,
+                dynamic_shapes=tuple({0: "batch"} for _ in graph.inputs),  # here: the name of the dimension
+            )
+            assert made is not None
+            model = made.model_proto
     except Exception as error:
         raise refused(graph, error) from error
+    for node in model.graph.node:
+        kept = [fact for fact in node.metadata_props if not fact.key.startswith("pkg.")]  # files of this machine
+        del node.metadata_props[:]
+        node.metadata_props.extend(kept)
+    return bytes(model.SerializeToString())
 
 
 def to_openvino(name: str, content: bytes) -> dict[str, bytes]:

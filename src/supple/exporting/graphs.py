@@ -10,9 +10,11 @@ from torch.utils import _pytree
 
 from supple.backbones.protocols import Trunk
 from supple.inference.engines.torch import answering
+from supple.inference.inputs import parts_of
 from supple.methods.gates import Gates
 from supple.model import FlexibleModel
 from supple.point import FULL, Point
+from supple.tasks import get_task
 
 
 @dataclass
@@ -24,6 +26,8 @@ class Graph:
     inputs: tuple[Tensor, ...]  # of two samples
     point: Point | None = None  # whose logits it gives
     role: str = "point"  # or body, head: of a stage; stem, gate, block, head: see inference/skipping.py
+    takes: tuple[str, ...] = ("image",)  # what its inputs are called
+    gives: tuple[str, ...] = ("logits",)  # and its outputs
 
 
 class FlatPoint(nn.Module):
@@ -75,7 +79,23 @@ class Chain:
 def graphs_of(model: FlexibleModel, points: Sequence[Point], x: Any) -> list[Graph]:
     """The graphs of these points, each by itself; x: an example of two samples."""
     flat = tuple(_pytree.tree_leaves(x))
-    return [Graph(file_name(point), FlatPoint(model.extract(point).eval()), flat, point) for point in points]
+    takes, gives = input_names(model), output_names(model)
+    return [
+        Graph(file_name(point), FlatPoint(model.extract(point).eval()), flat, point, "point", takes, gives)
+        for point in points
+    ]
+
+
+def input_names(model: FlexibleModel) -> tuple[str, ...]:
+    """What the inputs of exported graphs are called: by what they hold."""
+    count = len(parts_of(model.input_shape or ()))
+    if count == 1:
+        return ("audio",) if model.preprocess is not None and model.preprocess.kind == "sound" else ("image",)
+    return ("image", "audio", *(f"input_{place}" for place in range(2, count)))
+
+
+def output_names(model: FlexibleModel) -> tuple[str, ...]:
+    return (get_task(model.task).output,)
 
 
 @torch.no_grad()
@@ -87,21 +107,25 @@ def chain_of(model: FlexibleModel, x: Any, wanted: Sequence[Point]) -> Chain:
     if sum(point is not None for point in points) < 2:
         return Chain([], [])
     chain: list[tuple[Graph | None, Graph | None]] = []
-    state = x
+    state, takes, gives, seen = x, input_names(model), output_names(model), 0
     for place, (stage, point) in enumerate(zip(stages, points), 1):
         flat, nesting = _pytree.tree_flatten(state)
         if place == len(points):
             assert stage.head is not None
             last = FlatHead(stage.head, nesting, stage.body).eval()
-            chain.append((None, Graph(f"head-{place}", last, tuple(flat), point, "head")))
+            chain.append((None, Graph(f"head-{place}", last, tuple(flat), point, "head", takes, gives)))
             break
-        body = Graph(f"body-{place}", FlatBody(stage.body, nesting).eval(), tuple(flat), None, "body")
+        body = Graph(f"body-{place}", FlatBody(stage.body, nesting).eval(), tuple(flat), None, "body", takes)
         state = stage.body(state)
         flat, nesting = _pytree.tree_flatten(state)
+        # Along the chain no name comes twice: a graph cannot take and give different tensors under one name.
+        body.gives = takes = tuple(f"state_{k}" for k in range(seen, seen + len(flat)))
+        seen += len(flat)
         head = None
         if point is not None:
             assert stage.head is not None
-            head = Graph(f"head-{place}", FlatHead(stage.head, nesting).eval(), tuple(flat), point, "head")
+            module = FlatHead(stage.head, nesting).eval()
+            head = Graph(f"head-{place}", module, tuple(flat), point, "head", takes, gives)
         chain.append((body, head))
     return Chain(chain, [])
 
@@ -193,15 +217,17 @@ def skip_graphs(model: FlexibleModel, x: Tensor) -> list[Graph]:
         return []
     stem = Stem(network)
     state, scores = stem(x)
-    graphs = [Graph("stem", stem, (x,), role="stem")]
+    before, asked = "state_0", "scores_0"
+    graphs = [Graph("stem", stem, (x,), None, "stem", input_names(model), (before, asked))]
     for layer, block in enumerate(trunk.blocks):
+        after, told = f"state_{layer + 1}", f"scores_{layer + 1}"
         if layer in gates.gated:
             gate = Gate(gates, layer)
-            graphs.append(Graph(f"gate-{layer + 1}", gate, (state, scores), role="gate"))
-            (scores,) = gate(state, scores)
-        graphs.append(Graph(f"block-{layer + 1}", Block(block), (state,), role="block"))
-        state = block(state)
-    graphs.append(Graph("head", Head(network), (state,), FULL, "head"))
+            graphs.append(Graph(f"gate-{layer + 1}", gate, (state, scores), None, "gate", (before, asked), (told,)))
+            (scores,), asked = gate(state, scores), told
+        graphs.append(Graph(f"block-{layer + 1}", Block(block), (state,), None, "block", (before,), (after,)))
+        state, before = block(state), after
+    graphs.append(Graph("head", Head(network), (state,), FULL, "head", (before,), output_names(model)))
     for graph in graphs:
         graph.module.eval()
     return graphs

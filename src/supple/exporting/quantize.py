@@ -23,7 +23,7 @@ def quantize(graph: Graph, files: dict[str, bytes], to: str, inputs: Inputs, att
         (name, content), *_ = files.items()
         return {name: with_onnxruntime(content, inputs)}
     if to == "openvino":
-        return with_nncf(graph.name, files, inputs, attention)
+        return with_nncf(graph, files, inputs, attention)
     raise RecipeError(f"int8 is not for {to}.", "Use --to onnx or --to openvino.")
 
 
@@ -51,18 +51,19 @@ def with_onnxruntime(content: bytes, inputs: Inputs) -> bytes:
         return target.read_bytes()
 
 
-def with_nncf(name: str, files: dict[str, bytes], inputs: Inputs, attention: bool) -> dict[str, bytes]:
+def with_nncf(graph: Graph, files: dict[str, bytes], inputs: Inputs, attention: bool) -> dict[str, bytes]:
     import nncf
     import openvino
 
-    model = openvino.Core().read_model(files[f"{name}.xml"], files[f"{name}.bin"])
-    rows = nncf.Dataset([[part.numpy() for part in row] for row in inputs], list)
+    model = openvino.Core().read_model(files[f"{graph.name}.xml"], files[f"{graph.name}.bin"])
+    used = {name for entry in model.inputs for name in entry.names}  # OpenVINO drops the others
+    rows = [{name: part.numpy() for name, part in zip(graph.takes, row) if name in used} for row in inputs]
     kind = nncf.ModelType.TRANSFORMER if attention else None
     # Seven bits, as above, and for all layers: what was scored with an 8-bit dot product must hold without it.
     further = nncf.AdvancedQuantizationParameters(overflow_fix=nncf.OverflowFix.ENABLE)
     settings = {"model_type": kind, "subset_size": len(inputs), "advanced_parameters": further}
     with _quiet():
-        return saved(name, nncf.quantize(model, rows, **settings))
+        return saved(graph.name, nncf.quantize(model, nncf.Dataset(rows), **settings))
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,10 @@ from supple import checkpoint, files
 from supple.cost import profile
 from supple.data.loaders import as_batches
 from supple.errors import CheckpointError, RecipeError
-from supple.exporting.check import Archives, largest_difference, lost_of, scores
+from supple.exporting.check import Archives, largest_difference, losses, scores
 from supple.exporting.convert import convert
 from supple.exporting.graphs import Chain, Graph, chain_of, given_to, graphs_of, has_attention, one_by_one, skip_graphs
+from supple.exporting.metadata import metadata, write_metadata
 from supple.exporting.quantize import quantize
 from supple.inference.bundle import FORMAT, KINDS, LADDER, MANIFEST, Bundle, Check, is_bundle, open_bundle
 from supple.inference.engines import MAX_DROP, Engine, available, must_have_bf16, open_engine
@@ -25,7 +26,6 @@ from supple.ladder import Ladder
 from supple.machine import machine
 from supple.model import FlexibleModel, example, select
 from supple.point import Point
-from supple.scoring import evaluate
 from supple.tasks import get_task
 from supple.text import first
 
@@ -39,7 +39,7 @@ class Wanted:
     to: str = "onnx"
     precision: str = "fp32"
     points: tuple[Point, ...] = ()  # none: all
-    max_drop: float = MAX_DROP  # int8, bf16: a point that loses more of its score on validation images is left out
+    max_drop: float = MAX_DROP  # int8, bf16: a point that loses clearly more on validation images is left out
 
 
 @dataclass(frozen=True)
@@ -139,6 +139,7 @@ def export(
             for body, head in chain.stages
         ],
         "layers": [{"role": graph.role, "file": file(graph)} for graph in chain.layers],
+        "inputs": {file(graph): list(graph.takes) for graph in (*graphs, *chain.graphs)},
         "policy": policy_of(model),
         "asked": [str(point) for point in wanted.points],
         "max_drop": wanted.max_drop,
@@ -147,7 +148,12 @@ def export(
     }
     with files.folder(out) as part:
         _write(part, manifest, {name: content for parts in made.values() for name, content in parts.items()})
-        _check(model, part, manifest, wanted, data, x)
+        ladder = _check(model, part, manifest, wanted, data, x)
+        for graph in (*graphs, *chain.graphs):
+            if file(graph) in manifest["inputs"]:  # the others lost too much
+                write_metadata(part / str(file(graph)), metadata(model, graph, wanted.precision, ladder))
+        files.write(part / LADDER, json.dumps({"checkpoint": weights, **ladder.to_json()}, indent=1))
+        write_manifest(part, manifest)
     return manifest
 
 
@@ -189,8 +195,8 @@ def _made(graph: Graph, wanted: Wanted, inputs: tuple[Tensor, ...]) -> dict[str,
     return quantize(graph, parts, wanted.to, one_by_one(inputs), has_attention(graph.module))
 
 
-def _check(model: FlexibleModel, out: Path, manifest: dict[str, Any], wanted: Wanted, data: Held, x: Any) -> None:
-    """Every engine that opens the folder, in every precision that it may run in. Then the ladder."""
+def _check(model: FlexibleModel, out: Path, manifest: dict[str, Any], wanted: Wanted, data: Held, x: Any) -> Ladder:
+    """Every engine that opens the folder, in every precision that it may run in. Gives the ladder."""
     bundle, ladder, checks = open_bundle(out), Ladder(), []
     for name, precision in pairs(wanted):
         archives = wanted.to == "torch-export"
@@ -204,8 +210,7 @@ def _check(model: FlexibleModel, out: Path, manifest: dict[str, Any], wanted: Wa
         engine.close()
         checks.append(check)
     _tidy(out, manifest, bundle, checks, wanted)
-    files.write(out / LADDER, json.dumps({"checkpoint": manifest["checkpoint"], **ladder.to_json()}, indent=1))
-    write_manifest(out, manifest)
+    return ladder
 
 
 def pairs(wanted: Wanted) -> list[tuple[str, str]]:
@@ -216,15 +221,13 @@ def pairs(wanted: Wanted) -> list[tuple[str, str]]:
 
 
 def _gated(model: FlexibleModel, bundle: Bundle, engine: Engine, wanted: Wanted, data: Held) -> Check:
-    """What a precision loses of the score on validation images, and which points lose too much."""
-    before = {
-        score.name: score
-        for score in evaluate(model, data.val, model.order(map(Point.parse, bundle.graphs.answering())))
-    }
-    after, _ = scores(model, bundle.graphs, engine, data.val)
-    lost = {what: lost_of(before[what.partition(", ")[0]], score) for what, score in after.items()}
-    names = tuple(what for what, share in lost.items() if share > wanted.max_drop)
-    return Check(engine.name, engine.precision, machine(), None, lost, names)
+    """What a precision loses of the score on validation images, all of them, and which points lose too much. Training
+    images would be more, but a network is sure of those: they lose less than others do."""
+    points = model.order(map(Point.parse, bundle.graphs.answering()))
+    before, found = losses(model, bundle.graphs, engine, data.val, points)
+    lost, error = ({what: getattr(loss, name) for what, loss in found.items()} for name in ("lost", "error"))
+    check = Check(engine.name, engine.precision, machine(), lost=lost, error=error, samples=before[0].n)
+    return replace(check, left_out=check.losing(wanted.max_drop))
 
 
 def _rows(ladder: Ladder, model: FlexibleModel, bundle: Bundle, check: Check, engine: Engine, data: Held) -> None:
@@ -234,8 +237,10 @@ def _rows(ladder: Ladder, model: FlexibleModel, bundle: Bundle, check: Check, en
     found, n = scores(model, bundle.graphs, engine, data.test) if measured and bundle.graphs.points else ({}, 0)
     for point in bundle.graphs.points:
         row = known[point]
-        facts = {**row.counts(), "metric": row.metric, "score": row.score, "n": row.n, "lost": check.lost.get(point)}
-        facts |= {"score": found[point], "n": n, "metric": get_task(model.task).metric} if measured else {}
+        facts = {**row.counts(), "metric": row.metric, "score": row.score, "score_error": row.score_error, "n": row.n}
+        if measured:
+            facts |= {"metric": get_task(model.task).metric, "score": found[point].score, "n": n}
+            facts |= {"score_error": found[point].error, "lost": check.lost[point], "lost_error": check.error[point]}
         where = {"machine": check.machine} if measured else {}
         higher = get_task(model.task).higher_is_better
         ladder.update(point, check.engine, check.precision, **where, higher_is_better=higher, **facts)
@@ -246,11 +251,14 @@ def _tidy(out: Path, manifest: dict[str, Any], bundle: Bundle, checks: list[Chec
     left = [bundle.after(check).graphs for check in checks]
     if not any(one.points for one, check in zip(left, checks) if check.precision == wanted.precision):
         cure = f"Allow more with --max-drop, or leave --{wanted.precision} out."
-        raise CheckpointError(f"every point loses more in {wanted.precision} than is allowed.", cure)
+        judged = next(check.samples for check in checks if check.precision == wanted.precision)
+        cause = f"every point loses more in {wanted.precision} than is allowed, on {judged} validation samples."
+        raise CheckpointError(cause, cure)
     used = {name for one in left for name in one.names()}
     for name in set(bundle.graphs.names()) - used:
         _unlink(out, name)
     manifest["points"] = {point: name for point, name in manifest["points"].items() if name in used}
+    manifest["inputs"] = {name: names for name, names in manifest["inputs"].items() if name in used}
     manifest["stages"] = manifest["stages"][: max(len(one.stages) for one in left)]
     for stage in manifest["stages"]:
         if stage["head"] not in used:

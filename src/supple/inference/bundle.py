@@ -17,7 +17,7 @@ from supple.machine import machine, same_instructions
 from supple.point import Point
 from supple.policy.policy import Policy
 
-FORMAT = 3
+FORMAT = 4
 MANIFEST, LADDER = "manifest.json", "ladder.json"
 KINDS = {"onnx": ".onnx", "openvino": ".xml", "torch-export": ".pt2"}  # what a folder is exported to: its graphs
 CHAIN, LAYERS = ", chain", ", layer by layer"  # behind a point: what else answers at it
@@ -33,10 +33,16 @@ class Check:
     difference: float | None = None  # fp32: the largest from PyTorch
     lost: dict[str, float] = field(default_factory=dict)  # int8, bf16: of each point's score, on validation samples
     left_out: tuple[str, ...] = ()  # int8, bf16: points, or the chain, that lost too much
+    error: dict[str, float] = field(default_factory=dict)  # int8, bf16: standard errors of `lost`
+    samples: int | None = None  # int8, bf16: on how many it was measured
 
     def holds_here(self) -> bool:
         """What int8 and bf16 have lost is known for the instruction set that it was measured with."""
         return self.precision == "fp32" or same_instructions(self.machine, machine())
+
+    def losing(self, max_drop: float) -> tuple[str, ...]:
+        """What loses more than this by more than a standard error: less may be chance."""
+        return tuple(what for what, lost in self.lost.items() if lost - self.error.get(what, 0.0) > max_drop)
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,7 @@ class Bundle:
     precision: str  # fp32, bf16 (whose graphs are those of fp32) or int8
     checkpoint: str  # sha256 of the weights that it was made from
     graphs: Graphs = field(repr=False)  # by their files
+    inputs: dict[str, tuple[str, ...]] = field(repr=False)  # of each file: what its tensors are called, in order
     task: str
     classes: tuple[str, ...]
     input_shape: tuple[Any, ...]
@@ -99,7 +106,7 @@ def open_bundle(folder: str | os.PathLike[str]) -> Bundle:
         raise CheckpointError(f"{folder} is not an exported folder.", "Give one that supple export wrote.")
     if manifest.get("format") != FORMAT:
         said = f"{folder / MANIFEST} has format {manifest.get('format')!r}; this supple reads format {FORMAT}."
-        raise CheckpointError(said, "Another version wrote it: update supple, or export again.")
+        raise CheckpointError(said, f"Another version wrote it: update supple, or remove {folder} and export again.")
     try:
         bundle, digests = _read(folder, manifest), dict(manifest["files"])
     except CheckpointError:
@@ -124,9 +131,12 @@ def _read(folder: Path, manifest: dict[str, Any]) -> Bundle:
         tuple(Stage(stage["body"], stage["head"], stage["point"]) for stage in manifest["stages"]),
         tuple(Layer(str(layer["role"]), str(layer["file"])) for layer in manifest["layers"]),
     )
+    inputs = {str(file): tuple(map(str, names)) for file, names in manifest["inputs"].items()}
     for name in graphs.names():
         if name not in manifest["files"] or Path(name).name != name:
             raise ValueError(f"nothing vouches for {name}")
+        if not inputs.get(name):
+            raise ValueError(f"the inputs of {name} are unknown")
     if manifest["to"] not in KINDS or not graphs.points:
         raise ValueError("no graphs")
     if graphs.stages and graphs.stages[-1].head is None:
@@ -141,6 +151,7 @@ def _read(folder: Path, manifest: dict[str, Any]) -> Bundle:
         manifest["precision"],
         manifest["checkpoint"],
         graphs,
+        inputs,
         manifest["task"],
         tuple(manifest["classes"]),
         _tuples(manifest["input_shape"]),
@@ -157,7 +168,9 @@ def _check(given: dict[str, Any]) -> Check:
     lost = {str(what): float(lost) for what, lost in given["lost"].items()}
     difference = None if given["difference"] is None else float(given["difference"])
     names = tuple(map(str, given["left_out"]))
-    return Check(str(given["engine"]), str(given["precision"]), str(given["machine"]), difference, lost, names)
+    error = {str(what): float(error) for what, error in given.get("error", {}).items()}
+    where = str(given["engine"]), str(given["precision"]), str(given["machine"])
+    return Check(*where, difference, lost, names, error, given.get("samples"))
 
 
 def read_ladder(folder: Path, manifest: dict[str, Any]) -> Ladder:

@@ -245,7 +245,7 @@ def describe(
 
 
 def _remark(fitted: Fitted, budget: float | None, drop: float | None, achieved: Outcome) -> str:
-    """What a policy that never chooses means, and whether the other half of the images keeps the target."""
+    """What a policy that never chooses means, and whether the other half of the images clearly misses the target."""
     remarks = []
     only = fitted.policy.points[-1]
     if len(fitted.policy.points) == 1 and drop is None:
@@ -255,10 +255,10 @@ def _remark(fitted: Fitted, budget: float | None, drop: float | None, achieved: 
     elif len(fitted.policy.points) == 1:
         within = f"within {100 * (drop or 0):g} percentage points of its own, with {MARGIN:g} standard errors to spare"
         remarks.append(f"Only the full model keeps an accuracy {within}: it answers everything.")
-    if budget is not None and achieved.cost > budget:
+    if budget is not None and achieved.cost - MARGIN * achieved.cost_error > budget:
         over = 100 * (achieved.cost / budget - 1)
         remarks.append(f"Target missed on the other half: {over:.1f} % over the budget.")
-    if drop is not None and achieved.full_accuracy - achieved.accuracy > drop:
+    if drop is not None and achieved.full_accuracy - achieved.accuracy - MARGIN * achieved.drop_error > drop:
         lost = 100 * (achieved.full_accuracy - achieved.accuracy)
         remarks.append(f"Target missed on the other half: {lost:.1f} points below the full model.")
     return " ".join(remarks)

@@ -28,7 +28,7 @@ from supple.inference.select import (
     remark,
 )
 from supple.inference.timing import REST_S, interleave
-from supple.ladder import Ladder, Row
+from supple.ladder import TIMES, Ladder, Row
 from supple.machine import cores, machine
 from supple.point import FULL
 from supple.text import did_you_mean
@@ -73,8 +73,8 @@ def compare(
         engine, precision = ("torch", "fp32") if used is None else (used.engine, used.precision)
         source = None if used is None else used.source
         folder = None if source is None else source.folder.name
-        ms = {"p50_ms": times.p50_ms, "p95_ms": times.p95_ms, "p99_ms": times.p99_ms}
-        row = Row(name, engine, precision, batch, threads, machine(), folder, **ms)  # type: ignore[arg-type]
+        ms = {name: getattr(times, name) for name in TIMES}
+        row = Row(name, engine, precision, batch, threads, machine(), folder, **ms)
         timed.put(row)
         if source is not None:
             record(source.ladder, row)
@@ -85,7 +85,7 @@ def compare(
 
 def record(ladder: Ladder, row: Row) -> None:
     """Writes the times of a row into a ladder."""
-    names = ("engine", "precision", "batch", "threads", "machine", "p50_ms", "p95_ms", "p99_ms")
+    names = ("engine", "precision", "batch", "threads", "machine", *TIMES)
     ladder.time(row.point, **{name: getattr(row, name) for name in names})
 
 

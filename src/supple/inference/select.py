@@ -22,8 +22,8 @@ from supple.inference.engines import (
 )
 from supple.inference.inputs import zeros
 from supple.inference.predictor import Predictor
-from supple.inference.timing import REST_S, interleave
-from supple.ladder import Ladder
+from supple.inference.timing import REST_S, Times, interleave
+from supple.ladder import Ladder, Row
 from supple.machine import has_bf16, machine
 from supple.policy.policy import run_policy
 from supple.tasks import TASKS, get_task
@@ -152,8 +152,9 @@ def scored_in_bf16(run: Path) -> Check | None:
     except (OSError, ValueError, LookupError, TypeError, CheckpointError):
         return None  # what is wrong with a run is said when it is loaded
     lost = {row.point: row.lost for row in rows if row.score is not None and row.lost is not None}
+    error = {row.point: row.lost_error or 0.0 for row in rows}
     whole = own and set(points) <= set(lost)
-    return Check("torch", "bf16", machine(), lost=lost) if whole else None
+    return Check("torch", "bf16", machine(), lost=lost, error=error) if whole else None
 
 
 def exports_of(run: Path) -> Iterator[Bundle]:
@@ -185,11 +186,11 @@ def _weights(run: Path) -> str | None:
 
 
 def within(choice: Choice, max_drop: float) -> bool:
-    """Whether every point of the run is there and has, with this instruction set, lost no more than allowed."""
+    """Whether every point of the run is there and none has, with this instruction set, clearly lost too much."""
     if choice.check is None:
         return True
     whole = not (choice.source and choice.source.asked) and not choice.check.left_out
-    return whole and choice.check.holds_here() and max(choice.check.lost.values(), default=0.0) <= max_drop
+    return whole and choice.check.holds_here() and not choice.check.losing(max_drop)
 
 
 def remark(choice: Choice) -> None:
@@ -240,18 +241,30 @@ def fastest(source: Path_, choices: list[Choice], threads: int, progress: bool) 
     x = {name: zeros(one.shape, 1) for name, one in made.items()}
     largest = {name: str(one.points[-1]) for name, one in made.items()}  # full, or the largest that was exported
     calls = {name: lambda name=name: made[name].run_point(largest[name], x[name]) for name in made}
-    ms = {name: times.p50_ms for name, times in interleave(calls, ROUNDS, SECONDS, REST_S).items()}
+    times = interleave(calls, ROUNDS, SECONDS, REST_S)
     for one in made.values():
         one.close()
-    chosen = min(ms, key=lambda name: ms[name])
+    ms = {name: times[name].p50_ms for name in sorted(times, key=lambda name: times[name].p50_ms)}
+    chosen, alone = _chosen({name: (choice.precision, times[name]) for name, choice in names.items()})
     if progress:
-        times = ", ".join(f"{name} {ms[name]:.3g} ms" for name in sorted(ms, key=lambda name: ms[name]))
-        say(f"engine: {chosen}, the fastest here ({times}); remembered in {file}")
+        listed = ", ".join(f"{name} {value:.3g} ms" for name, value in ms.items())
+        why = "the fastest here" if alone else "none is faster outside the spread"
+        say(f"engine: {chosen}, {why} ({listed}); remembered in {file}")
     try:
         files.write(file, json.dumps({**key, "chosen": chosen, "ms": ms}, indent=1))
     except SaveError as error:
         say(f"{error.cause} It will be measured again.")
     return names[chosen]
+
+
+def _chosen(timed: dict[str, tuple[str, Times]]) -> tuple[str, bool]:
+    """Of those whose time cannot be told from the shortest, the one in the fullest precision; and whether the shortest
+    stands alone."""
+    rows = {name: Row(name, p50_ms=times.p50_ms, iqr_ms=times.iqr_ms) for name, (_, times) in timed.items()}
+    shortest = min(timed, key=lambda name: timed[name][1].p50_ms)
+    near = [name for name in timed if not rows[shortest].is_cheaper(rows[name], "p50_ms")]
+    found = min(near, key=lambda name: (PRECISIONS.index(timed[name][0]), timed[name][1].p50_ms))
+    return found, len(near) == 1
 
 
 def opened(source: Path_, choice: Choice, threads: int) -> Predictor:

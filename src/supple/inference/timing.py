@@ -14,6 +14,7 @@ class Times:
     p50_ms: float
     p95_ms: float
     p99_ms: float
+    iqr_ms: float  # between the quartiles: how far the calls spread
     calls: int
 
 
@@ -41,9 +42,14 @@ def interleave(
             start = time.perf_counter()
             call()
             spent[name].append(1000 * (time.perf_counter() - start))
-    return {name: Times(*percentiles(ms), len(ms)) for name, ms in spent.items()}
+    return {name: Times(*percentiles(ms), _iqr(ms), len(ms)) for name, ms in spent.items()}
 
 
 def percentiles(values: list[float]) -> tuple[float, float, float]:
     p50, p95, p99 = np.percentile(values, (50, 95, 99))
     return float(p50), float(p95), float(p99)
+
+
+def _iqr(values: list[float]) -> float:
+    low, high = np.percentile(values, (25, 75))
+    return float(high - low)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from supple.files import write
-from supple.ladder import Row
+from supple.ladder import Ladder, Row
 from supple.reporting.html import STYLE, line, missing, note, section, table
 from supple.reporting.reading import Run, known, read_run
 from supple.tasks import get_metric
@@ -69,7 +69,7 @@ def _page(run: Run) -> str:
 
 
 def _summary(run: Run) -> str:
-    """One sentence: the best point, the cheapest point that comes close, and the cheapest point of all."""
+    """One sentence: the point of the highest score, the cheapest one that comes close, and the cheapest of all."""
     rows = [row for row in run.ladder if known(row.score) and known(row.macs) and not row.is_group]
     rows.sort(key=lambda row: row.precision != "fp32")
     rows = [row for row in rows if _series(row) == _series(rows[0])]
@@ -82,7 +82,7 @@ def _summary(run: Run) -> str:
     # A hair of tolerance: 0.75 - 0.74 is more than 0.01 to a computer.
     near = min((row for row in rows if _merit(best) - _merit(row) <= slack + 1e-9), key=_cost)
     cheapest = min(rows, key=lambda row: (_cost(row), -_merit(row)))
-    text = f"The best point, {_name(best)}, reaches {_score(best)} at {millions(best.macs)} M MACs"
+    text = f"The highest-scoring point, {_name(best)}, reaches {_score(best)} at {millions(best.macs)} M MACs"
     if known(best.p50_ms) and len({row.point for row in rows}) == len(rows):  # timed in one configuration only
         text += f" in {best.p50_ms:.3g} ms"
     clauses = []
@@ -107,12 +107,13 @@ def _ladder_section(run: Run) -> str:
     if not any(known(row.p50_ms) for row in rows):
         parts.append(missing("No point has been timed yet.", "supple bench RUN"))
     if rows:
-        parts += [_charts(ladder_panels(run.ladder)), _ladder_table(rows)]
+        parts += [_charts(ladder_panels(run.ladder)), _ladder_table(run.ladder)]
     return section("Ladder", parts)
 
 
-def _ladder_table(rows: tuple[Row, ...]) -> str:
+def _ladder_table(ladder: Ladder) -> str:
     """One line per row of the ladder, cheapest first; what is the same for all rows is said once, below."""
+    rows = ladder.rows
     said = {name: _values(rows, name) for name in ("engine", "precision", "batch", "threads", "machine", "n")}
     metrics = [get_metric(name) for name in _values(rows, "metric")]
     units = {metric.unit for metric in metrics}
@@ -134,7 +135,7 @@ def _ladder_table(rows: tuple[Row, ...]) -> str:
         columns[metric.called, metric.unit] = [_shown((row.extra_metrics or {}).get(name), name) for row in rows]
 
     body = []
-    remarks = [_remark(row, rows) for row in rows]
+    remarks = [ladder.remark(row) for row in rows]
     for i, (row, remark) in enumerate(zip(rows, remarks)):
         repeated = i > 0 and rows[i - 1].point == row.point and remarks[i - 1] == remark
         inner = i + 1 < len(rows) and rows[i + 1].point == row.point  # no rule between the lines of one point
@@ -144,20 +145,6 @@ def _ladder_table(rows: tuple[Row, ...]) -> str:
     words = {"batch": "batch {}", "threads": threads, "machine": "on {}", "n": "scored on {:,} samples"}
     below = ", ".join(words.get(name, "{}").format(*values) for name, values in said.items() if len(values) == 1)
     return f"{table('ladder', [('point',), *columns], body)}\n{note(below)}"
-
-
-def _remark(row: Row, rows: tuple[Row, ...]) -> str:
-    """Why a row is dominated within its own configuration, or nothing. Measured time decides where there is one."""
-    cost = "p50_ms" if known(row.p50_ms) else "macs"
-    rivals = [other for other in rows if other.key[1:] == row.key[1:] and other.metric == row.metric]
-    winners = [other for other in rivals if other.beats(row, cost)]
-    if not winners:
-        return ""
-    winner = max(winners, key=lambda other: (_merit(other), -getattr(other, cost)))
-    if getattr(winner, cost) == getattr(row, cost):
-        return f"worse than {winner.point} at the same cost"
-    verb = "no better" if winner.score == row.score else "worse"
-    return f"{verb} than {winner.point}, which {'is faster' if cost == 'p50_ms' else 'costs less'}"
 
 
 def _policy_section(run: Run) -> str:

@@ -20,7 +20,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
 from supple.errors import CheckpointError, SaveError
 from supple.files import write
-from supple.ladder import Ladder, Row
+from supple.ladder import Ladder, Row, verdict
 from supple.reporting.labels import FONT, LABELS, MUTED, Spot, name_ends, name_spots
 from supple.reporting.reading import known
 from supple.tasks import get_metric
@@ -147,7 +147,7 @@ def _draw_cost(axes: Axes, cost: str, series: dict[str, list[Row]]) -> Callable[
         paths.append(front)
         for row in rows:
             x, y = place[row.key]
-            dominated = (x, y) not in front
+            dominated = bool(verdict(row, rows, cost))
             hollow = hollow or dominated
             style: dict[str, Any] = {"markerfacecolor": PAPER if dominated else colour, "markeredgecolor": colour}
             axes.plot([x], [y], marker=marker, markersize=5.5, markeredgewidth=1.3, linestyle="", zorder=3, **style)

@@ -95,5 +95,6 @@ COUNT = Task(
     losses=apart,
     answer=answer,
     objectives=("count", "density"),
+    output="density",
     draw=draw,
 )

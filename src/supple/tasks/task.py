@@ -4,6 +4,7 @@ Importing a task does not import torch: exported folders answer without it. Func
 they need when they are called.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
@@ -51,6 +52,7 @@ class Result(NamedTuple):
     score: float
     loss: float  # what validation watches: less is better
     extra_metrics: dict[str, float]  # by name
+    error: float | None = None  # standard error of the score, where it is a mean over samples
 
 
 class Meter(Protocol):
@@ -83,6 +85,7 @@ class Task:
     meter_of: "Callable[[FlexibleModel], Meter] | None" = None  # where a metric is more than a mean over samples
     draw: "Callable[..., Image.Image] | None" = None
     min_score: float | None = None  # what scores less is left out of an answer, unless another limit is asked for
+    output: str = "logits"  # what exported graphs call what they give
     exportable: bool = True  # whether graphs can answer it: as many outputs for every sample
     confidence: bool = False  # whether softmax of the logits says how sure an answer is: policies may stop on it
     mean_logits: bool = False  # whether the mean logits of several models are an answer, scored by top-1 and top-5
@@ -114,7 +117,7 @@ class Means:
 
         self.task = task
         self.sums = zeros(1 + len(task.each), dtype=float64)
-        self.samples = 0
+        self.samples, self.squares = 0, 0.0
 
     def add(self, output: "Output", target: Any) -> None:
         from torch import stack
@@ -122,7 +125,10 @@ class Means:
         figures = [self.task.losses(output, target), *(each(output, target) for each in self.task.each.values())]
         self.sums += stack([figure.sum() for figure in figures]).double().cpu()
         self.samples += len(figures[0])
+        self.squares += float(figures[1].double().square().sum())
 
     def result(self) -> Result:
-        loss, score, *rest = (self.sums / max(1, self.samples)).tolist()
-        return Result(score, loss, dict(zip(list(self.task.each)[1:], rest)))
+        count = max(1, self.samples)
+        loss, score, *rest = (self.sums / count).tolist()
+        error = math.sqrt(max(0.0, self.squares / count - score**2) / count)
+        return Result(score, loss, dict(zip(list(self.task.each)[1:], rest)), error)

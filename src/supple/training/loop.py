@@ -21,7 +21,6 @@ from supple import checkpoint, files
 from supple.backbones.protocols import starts_from_data
 from supple.cost import costly_branches, profile
 from supple.data.loaders import Batches, as_batches
-from supple.data.splits import Splits
 from supple.errors import RecipeError, TrainError
 from supple.losses import Objective, make_objective, usual_loss
 from supple.methods.freezing import unfreeze_new
@@ -118,7 +117,7 @@ def train(recipe: Recipe | None, folder: str | Path, *, resume: bool = False, qu
         splits = with_copies(started, load_data(started), quiet)
         model = fresh_model(started, splits)
         if newest_state(folder) is None or started.train.cache_features:
-            started = begun(started, model, splits, quiet)
+            started = begun(started, model, quiet)
         if is_new(folder, fabric):
             started = pin(started, splits)
         cache = started.train.cache_features
@@ -133,12 +132,9 @@ def train(recipe: Recipe | None, folder: str | Path, *, resume: bool = False, qu
     return folder
 
 
-def begun(recipe: Recipe, model: FlexibleModel, splits: Splits, quiet: bool) -> Recipe:
+def begun(recipe: Recipe, model: FlexibleModel, quiet: bool) -> Recipe:
     """Gives a fresh model the values that it starts from; the recipe with what was found to be new and learns."""
     fresh = initialise(model, recipe, quiet)
-    own = starts_from_data(model.backbone)
-    if own is not None and recipe.train.init is None:
-        own.start_from(next(as_batches(splits.train).drawn(STARTED_ON, STARTED_ON, recipe.train.seed))[0])
     unfrozen = unfreeze_new(model, fresh, bool(recipe.method.get("freeze_random")))
     if not unfrozen:
         return recipe
@@ -221,6 +217,9 @@ def carry_out(
         again,
     )
     refuse_early(training)
+    own = starts_from_data(model.backbone)
+    if own is not None and not own.started:
+        own.start_from(next(training.train.drawn(STARTED_ON, STARTED_ON, recipe.train.seed))[0])
     if not quiet:
         say(f"{heading}{some(training.steps, 'step')} per epoch")
         for warning in costly_branches(profile(model)):

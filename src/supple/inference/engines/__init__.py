@@ -82,16 +82,6 @@ ENGINES: dict[str, tuple[str, str, tuple[str, ...]]] = {
 }
 
 
-def input_name(place: int) -> str:
-    """What the inputs of exported graphs are called; a runtime may drop those that a graph does not use."""
-    return f"input_{place}"
-
-
-def place_of(name: str) -> int:
-    """The inverse of `input_name`."""
-    return int(name.rpartition("_")[2])
-
-
 def take(state: State, rows: Array) -> State:
     """These samples of a state; None, a part that is not there, stays so."""
     return tuple(None if part is None else part[rows] for part in state)

@@ -5,7 +5,7 @@ import threading
 import onnxruntime
 
 from supple.inference.bundle import Bundle
-from supple.inference.engines import Array, State, place_of
+from supple.inference.engines import Array, State
 from supple.machine import owns_process
 
 Opened = tuple[onnxruntime.InferenceSession, dict[str, int]]  # and which of its inputs each one is
@@ -58,7 +58,8 @@ class OnnxEngine:
             if file not in self._sessions:
                 path = str(self.bundle.path(file))
                 session = onnxruntime.InferenceSession(path, self._options, ["CPUExecutionProvider"])
-                self._sessions[file] = session, {entry.name: place_of(entry.name) for entry in session.get_inputs()}
+                names = self.bundle.inputs[file]
+                self._sessions[file] = session, {one.name: names.index(one.name) for one in session.get_inputs()}
             return self._sessions[file]
 
 

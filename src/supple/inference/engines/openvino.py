@@ -15,7 +15,7 @@ import numpy as np
 import openvino
 
 from supple.inference.bundle import Bundle
-from supple.inference.engines import Array, State, input_name
+from supple.inference.engines import Array, State
 
 SIZES = 2  # of a graph, that are compiled as they are
 ANY = -1  # in place of a size: an open one
@@ -45,8 +45,8 @@ class OpenVinoEngine:
             for other in self._chain if [graph] == self._chain[:1] else ():
                 self._compile(other, self._size(other, batch))
             compiled = self._compile(*key)
-            names = {name for entry in compiled.inputs for name in entry.names}
-            used = [place for place in range(len(inputs)) if input_name(place) in names]
+            names = self.bundle.inputs[graph]  # OpenVINO drops inputs that a graph does not use
+            used = [names.index(*entry.names.intersection(names)) for entry in compiled.inputs]
             requests[key] = compiled.create_infer_request(), used, range(len(compiled.outputs))
         request, used, outputs = requests[key]
         given = [np.ascontiguousarray(inputs[place]) for place in used]  # the request does not keep them
