@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,21 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
         return Said(status, *capsys.readouterr())
 
     return run
+
+
+@pytest.fixture
+def bars(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, list[int]]]:
+    """Every progress bar that is made: its text, its total and what it was advanced by."""
+    made: list[tuple[str, int, list[int]]] = []
+
+    @contextmanager
+    def counting(total: int, text: str, **how: object) -> Iterator[Callable[[int], None]]:
+        made.append((text, total, []))
+        yield made[-1][2].append
+
+    monkeypatch.setattr("supple.progress.counting", counting)
+    monkeypatch.setattr("supple.api.counting", counting)
+    return made
 
 
 @pytest.fixture(scope="session")

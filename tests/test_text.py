@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supple.text import did_you_mean, duration, first, macs, millions, quantity, say, size, some, table
+from supple.text import cut, did_you_mean, duration, first, macs, millions, quantity, say, size, some, table, width
 
 
 def test_a_table_has_names_to_the_left_numbers_to_the_right_and_no_trailing_space() -> None:
@@ -14,6 +14,35 @@ def test_a_table_has_names_to_the_left_numbers_to_the_right_and_no_trailing_spac
         "full               75.1  best",
         "exit=1,width=0.5    9.8",
     ]
+
+
+def test_a_table_that_is_too_wide_has_its_words_shortened_never_its_numbers() -> None:
+    rows = [["photos/of/my/cats/last/summer/0001.png", "a very long label indeed", "12345.6"], ["b.png", "cat", "1.0"]]
+    text = table(["file", "label", "MMACs"], rows, left=(0, 1), most=50)
+    assert text.splitlines() == [
+        "file                 label                   MMACs",
+        "…st/summer/0001.png  a very long label i…  12345.6",
+        "b.png                cat                       1.0",
+    ]
+    assert table(["file", "label", "MMACs"], rows, left=(0, 1), most=500) == table(
+        ["file", "label", "MMACs"], rows, left=(0, 1)
+    )
+    numbers = table(["point", "MMACs"], [["exit=1", "1" * 30]], most=10)
+    assert "1" * 30 in numbers
+
+
+def test_what_is_cut_keeps_the_end_of_a_path_and_the_start_of_a_sentence() -> None:
+    assert cut("a/b/c/deep.png", 9) == "…deep.png"
+    assert cut("one word after another", 10) == "one word…"
+    assert cut("short", 5) == cut("short", None) == "short"
+
+
+def test_the_terminal_has_a_width_and_a_pipe_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "72")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    assert width() == 72
+    monkeypatch.setattr("sys.stdout.isatty", lambda: False, raising=False)
+    assert width() is None
 
 
 def test_one_and_many_and_too_many_to_list() -> None:

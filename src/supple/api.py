@@ -28,7 +28,7 @@ from supple.inference.calibration import MOST
 from supple.inference.calibration import calibrate as find_policy
 from supple.inference.compare import bench_engines, time_bundle, time_model
 from supple.inference.engines import MAX_DROP
-from supple.inference.select import EXPORTS, predictor
+from supple.inference.select import EXPORTS, ROUNDS, predictor
 from supple.ladder import Ladder
 from supple.machine import cores, machine
 from supple.methods.ranking import Ranking
@@ -257,6 +257,7 @@ def bench(
     against: str | None = None,
     rounds: int = 50,
     changes: Iterable[str] = (),
+    progress: bool = False,
 ) -> Ladder:
     """Measured latency, in turn, round by round: ms per batch. Of a run or an exported folder, an engine ("all",
     "onnxruntime,torch") compares every point on each, the untouched network beside it, and another one of timm
@@ -267,15 +268,19 @@ def bench(
         opened = open_any(source, changes, device="cpu")
         asked = [str(point) for point in opened.points(points)]
         found = Ladder()
-        for size in sizes:
-            for row in time_model(opened.model, asked, batch=size, threads=count, rounds=rounds):
-                found.put(row)
+        with counting(rounds * len(sizes), "timing", quiet=not progress, timing=True) as on_progress:
+            how: dict[str, Any] = {"threads": count, "rounds": rounds, "on_progress": on_progress}
+            for size in sizes:
+                for row in time_model(opened.model, asked, batch=size, **how):
+                    found.put(row)
         opened.keep(opened.model.ladder)
         return found
     if [*changes]:
         raise RecipeError("engines run what was trained: changes do not apply.", "Leave them out.")
     asked = [str(as_point(one)) for one in ([points] if isinstance(points, (str, Point)) else points or ())]
-    return bench_engines(source, engine, against, asked, sizes, threads=count, rounds=rounds)
+    with counting(rounds * len(sizes), "timing", quiet=not progress, timing=True) as on_progress:
+        how = {"threads": count, "rounds": rounds, "on_progress": on_progress}
+        return bench_engines(source, engine, against, asked, sizes, **how)
 
 
 def analyse(
@@ -391,7 +396,8 @@ def export(
         say(f"{opened.name}: converting {some(count, 'graph')} to {to}; this takes minutes for a large network")
     with counting(count, "exporting", quiet=not progress) as on_progress:
         write_graphs(opened.model, weights, Path(out), wanted, held, on_progress=on_progress)
-    return time_bundle(open_bundle(out))
+    with counting(ROUNDS, "timing", quiet=not progress, timing=True) as on_progress:
+        return time_bundle(open_bundle(out), on_progress)
 
 
 def predict(source: Source, files: Any, *, engine: str = "auto", threads: int | None = None, **limits: Any) -> Any:

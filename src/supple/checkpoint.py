@@ -9,7 +9,6 @@ import json
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from supple import files
 from supple.errors import IMPORTED, CheckpointError, PointError, RecipeError, import_cure
 from supple.files import as_bytes, sha256, staged, write
 from supple.ladder import Ladder
+from supple.machine import versions
 from supple.model import FlexibleModel
 from supple.point import Point
 from supple.policy.policy import POLICY, Policy, run_policy
@@ -286,13 +286,3 @@ def load_policy(folder: Path, model: FlexibleModel) -> Policy | None:
 def save_policy(folder: Path, policy: Policy) -> None:
     document = {"weights": sha256(folder / WEIGHTS), **policy.facts, **policy.to_json()}
     write(folder / POLICY, json.dumps(document, indent=1, allow_nan=False))
-
-
-def versions() -> dict[str, str]:
-    found = {}
-    for name in ("supple", "torch", "torchvision", "timm", "lightning-fabric", "safetensors"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "not installed"
-    return found

@@ -1,13 +1,15 @@
-"""Files written whole or not at all."""
+"""Files written whole or not at all, and held by one process at a time."""
 
 import hashlib
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from supple.errors import CheckpointError, SaveError
 
@@ -75,7 +77,63 @@ def folder(path: Path) -> Iterator[Path]:
             shutil.rmtree(part, ignore_errors=True)
 
 
+@contextmanager
+def locked(path: Path, *, wait: bool = True, remove: bool = False) -> Iterator[None]:
+    """Holds a file that stands for something only one process may do at a time, on Windows too.
+
+    wait: until another process lets go of it; else that is a BlockingIOError. remove: the file, in the end.
+    """
+    with path.open("w") as file:
+        _lock(file, wait)
+        try:
+            yield
+        finally:
+            if remove and os.name != "nt":
+                path.unlink(missing_ok=True)  # while it is held: afterwards it may be another's
+            _unlock(file)
+    if remove and os.name == "nt":
+        with suppress(PermissionError):  # Windows removes no file that is open, be it by another
+            path.unlink(missing_ok=True)
+
+
+def _lock(file: IO[str], wait: bool) -> None:
+    fcntl, msvcrt = _modules()
+    if fcntl is not None:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        return
+    while True:
+        try:
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+            return
+        except PermissionError as error:
+            if not wait:
+                raise BlockingIOError(error.errno, error.strerror) from None
+            time.sleep(0.1)  # LK_LOCK would give up after ten seconds
+
+
+def _unlock(file: IO[str]) -> None:
+    fcntl, msvcrt = _modules()
+    if fcntl is None:  # elsewhere closing the file is enough
+        msvcrt.locking(file.fileno(), msvcrt.LK_UNLCK, 1)
+
+
+def _modules() -> tuple[Any, Any]:
+    """fcntl, which Windows lacks, or else msvcrt, which only Windows has."""
+    found: list[Any] = []
+    for name in ("fcntl", "msvcrt"):
+        try:
+            found.append(import_module(name))
+        except ImportError:
+            found.append(None)
+    if not any(found):
+        cause = "this Python cannot lock files: it has neither fcntl nor msvcrt."
+        raise SaveError(cause, "Use a usual Python of Linux, macOS or Windows.")
+    return found[0], found[1]
+
+
 def _sync_folder(folder: Path) -> None:
+    if os.name == "nt":  # Windows opens no folders
+        return
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

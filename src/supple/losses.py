@@ -126,8 +126,9 @@ def distill_objective(
     warmup: float = 0.0,  # epochs over which lam rises from 0, while the teachers learn
     epoch: float = math.inf,  # how many are over
 ) -> Objective:
-    """`distill` over the outputs of all or some of `points`, matched by point.
+    """Cross-entropy of every point and, if wanted, distillation from larger points to smaller ones.
 
+    Outputs of all or some of `points` are matched by point.
     An output of another point (one drawn from a group) learns from the labels alone.
     """
     if not 0 <= lam <= 1 or tau <= 0 or not 0 <= smoothing < 1 or warmup < 0:

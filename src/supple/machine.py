@@ -1,4 +1,4 @@
-"""Where a time was measured: the processor, its instruction set, its number of cores."""
+"""Where a time was measured: the processor, its instruction set, its number of cores; and what is installed here."""
 
 import os
 import platform
@@ -12,6 +12,8 @@ _INSTRUCTIONS = {
     "bf16": ("avx512_bf16", "amx_bf16", "bf16"),
     "vnni": ("avx512_vnni", "avx_vnni", "asimddp"),
 }
+
+_INSTEAD = {"onnxruntime": ("onnxruntime-gpu", "onnxruntime-openvino")}  # packages that bring the same module
 
 
 @cache
@@ -58,6 +60,24 @@ def cores() -> int:
     """How many threads a program may use here, as torch counts them: OMP_NUM_THREADS, or all cores."""
     said = os.environ.get("OMP_NUM_THREADS", "")
     return max(1, int(said)) if said.isdecimal() else os.cpu_count() or 1
+
+
+def versions() -> dict[str, str]:
+    """Of the packages that decide what a training gives."""
+    names = ("supple", "torch", "torchvision", "timm", "lightning-fabric", "safetensors")
+    return {name: installed(name) or "not installed" for name in names}
+
+
+def installed(package: str) -> str | None:
+    """The version of a package; None: it is not installed."""
+    from importlib.metadata import PackageNotFoundError, version  # slow to import
+
+    for name in (package, *_INSTEAD.get(package, ())):
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return None
 
 
 _own: list[bool] = []

@@ -16,19 +16,31 @@ from supple.text import duration, say
 if TYPE_CHECKING:
     from supple.scoring import Score
 
+DRAWN_EVERY_S = 0.5  # a bar beside what is timed: drawing it empties the caches
 
-def _bar(*columns: ProgressColumn, quiet: bool, transient: bool = False) -> Bar:
-    """One that shows nothing where there is no terminal."""
+
+def _bar(*columns: ProgressColumn, quiet: bool, transient: bool = False, by_itself: bool = True) -> Bar:
+    """One that shows nothing where there is no terminal. by_itself: a thread draws it, several times a second."""
     disable = quiet or not sys.stderr.isatty()
-    return Bar(*columns, console=Console(stderr=True), disable=disable, transient=transient)
+    how = {"disable": disable, "transient": transient, "auto_refresh": by_itself}
+    return Bar(*columns, console=Console(stderr=True), **how)  # type: ignore[arg-type]
 
 
 @contextmanager
-def counting(total: int, text: str, quiet: bool = False) -> Iterator[Callable[[int], None]]:
-    """A bar, advanced by calls with how many more are done; nothing where there is no terminal."""
-    with _bar(quiet=quiet, transient=True) as bar:
-        task = bar.add_task(text, total=total)
-        yield lambda done: bar.advance(task, done)
+def counting(total: int, text: str, quiet: bool = False, timing: bool = False) -> Iterator[Callable[[int], None]]:
+    """A bar, advanced by calls with how many more are done; nothing where there is no terminal. timing: it is drawn
+    only by these calls, so that nothing runs beside what is timed.
+    """
+    with _bar(quiet=quiet, transient=True, by_itself=not timing) as bar:
+        task, drawn = bar.add_task(text, total=total), -DRAWN_EVERY_S
+
+        def advance(done: int) -> None:
+            nonlocal drawn
+            due = timing and time.monotonic() - drawn >= DRAWN_EVERY_S
+            bar.update(task, advance=done, refresh=due)
+            drawn = time.monotonic() if due else drawn
+
+        yield advance
 
 
 class Progress:

@@ -1,22 +1,64 @@
 """Words and tables: the one table style, numbers with units, and guesses at what was meant."""
 
 import difflib
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 
 MOST_LISTED = 30  # names in a message
+NARROWEST = 12  # characters that a column of words keeps
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[int] = (0,)) -> str:
-    """Plain aligned columns, numbers to the right; the columns in `left` to the left."""
+def table(
+    header: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[int] = (0,), most: int | None = None
+) -> str:
+    """Plain aligned columns, numbers to the right; the columns in `left` to the left.
+
+    most: characters of a line; None: as many as the terminal has. Where a line has more, words are shortened, the
+    widest column of them first; numbers never.
+    """
     lines = [list(header), *(list(row) for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
+    widths = _fitted(widths, left, width() if most is None else most)
+    lines = [[cut(cell, widths[i]) for i, cell in enumerate(line)] for line in lines]
     return "\n".join(
         "  ".join(
             cell.ljust(width) if i in left else cell.rjust(width) for i, (cell, width) in enumerate(zip(line, widths))
         ).rstrip()
         for line in lines
     )
+
+
+def _fitted(widths: list[int], left: Sequence[int], most: int | None) -> list[int]:
+    """The widths of columns with which a line has at most so many characters, if shorter words can do it."""
+    too_many = 0 if most is None else sum(widths) + 2 * (len(widths) - 1) - most
+    while too_many > 0 and left:
+        widest = max(left, key=lambda column: widths[column])
+        if widths[widest] <= NARROWEST:
+            break
+        widths[widest] -= 1
+        too_many -= 1
+    return widths
+
+
+def cut(text: str, most: int | None) -> str:
+    """At most so many characters, with an ellipsis for the rest; None: all. Of a path, the end stays."""
+    if most is None or len(text) <= most:
+        return text
+    path = "/" in text and " " not in text
+    return f"…{text[len(text) - most + 1 :]}" if path else f"{text[: most - 1].rstrip()}…"
+
+
+def wrapped(text: str, indent: int = 0) -> str:
+    """Lines that fit the terminal, all indented."""
+    margin = " " * indent
+    return textwrap.fill(text, width() or sys.maxsize, initial_indent=margin, subsequent_indent=margin)
+
+
+def width() -> int | None:
+    """Characters of a line of the terminal; None: the output goes elsewhere, where nothing is to be cut."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def some(count: int, noun: str) -> str:

@@ -234,7 +234,9 @@ def test_predict_answers_the_good_files_and_names_the_bad_ones(command, exits_ru
     assert (second.startswith("error: "), str(gone) in second, "no such file" in second) == (True, True, True)
     assert cure == again == "Replace it or remove it."
     command("predict", exits_run, gone).refused(2, str(gone), "no such file")
-    command("predict", exits_run, tmp_path).refused(2, str(text), "PNG")
+    (tmp_path / "letters").mkdir()
+    text = text.rename(tmp_path / "letters" / "letter.png")
+    command("predict", exits_run, tmp_path / "letters").refused(2, str(text), "PNG")
     (tmp_path / "void").mkdir()
     command("predict", exits_run, tmp_path / "void").refused(2, "void holds no image", ".png")
 

@@ -250,3 +250,25 @@ def test_the_page_on_python_runs(tmp_path, monkeypatch, capsys):
     exec(compile(code, "docs/python.md", "exec"), {})
     assert "exit=1" in capsys.readouterr().out
     assert len(Path("runs/mine/metrics.jsonl").read_text().splitlines()) == 2
+
+
+def test_the_page_on_the_command_line_runs(demo, tmp_path):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "demo").symlink_to(demo / "runs" / "demo")
+    picture = next((demo / "runs" / "demo" / "images").glob("*.png"))
+    for name in ("photo.png", "photos/cats/1.png", "photos/2.png", "more/3.jpg"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.open(picture).save(tmp_path / name)
+    (tmp_path / "supple").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m supple "$@"\n')
+    (tmp_path / "supple").chmod(0o755)
+    source, path = str(ROOT / "src"), f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    env = {**os.environ, "PATH": path, "HOME": str(tmp_path), "SHELL": "/bin/bash", "PYTHONPATH": source}
+    answered = {}
+    for line in "".join(blocks("docs/command-line.md", "bash")).splitlines():
+        if "--install-completion" not in line:  # it depends on the program that started it: see test_completion.py
+            done = subprocess.run(["bash", "-c", line], cwd=tmp_path, env=env, capture_output=True, text=True)
+            assert done.returncode == 0, (line, done.stderr)
+            answered[line] = [row.split()[0] for row in done.stdout.splitlines()[1:] if row.strip()]
+    files, folder, piped, named = [rows for line, rows in answered.items() if "predict" in line]
+    assert (files, folder) == (["photo.png", "more/3.jpg"], ["photos/2.png", "photos/cats/1.png"])
+    assert (piped, sorted(named)) == (["-"], ["photos/2.png", "photos/cats/1.png"])

@@ -279,6 +279,11 @@ def runs(tmp_path_factory) -> list[Path]:
     return [save_run(root / name, seed) for seed, name in enumerate("abc")]
 
 
+def test_a_merge_counts_what_it_scores(bars, command, runs, tmp_path):
+    assert command("merge", *runs, "--plan", "3-1-2", "--out", tmp_path / "merged").status == 0
+    assert [(text, total, sum(steps)) for text, total, steps in bars] == [("scoring", 64, 64)]
+
+
 def test_merge_writes_a_run_that_other_verbs_take(command, runs, tmp_path):
     out = tmp_path / "merged"
     said = command("merge", *runs, "--plan", "3-1-2", "--ends", "2", "--out", out, "--json")

@@ -35,6 +35,12 @@ def others(tmp_path_factory) -> dict[str, Path]:
     return {name.upper(): save_run(folder / name, tiny_recipe(name)) for name in ("slim", "exits")}
 
 
+def test_pruning_counts_what_it_scores(bars, command, search, tmp_path):
+    assert command("prune", search, "--ratio", 0.4, "--out", tmp_path / "pruned").status == 0
+    ((text, total, steps),) = bars
+    assert (text, sum(steps)) == ("scoring", total)
+
+
 def test_json_tells_what_became_of_every_block(command, search, tmp_path):
     pruned = tmp_path / "pruned"
     said = command("prune", search, "--ratio", 0.4, "--out", pruned, "--json").json

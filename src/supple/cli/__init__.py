@@ -36,6 +36,8 @@ GROUPS = {
         "predict": "answers for files at a point, within a deadline or a budget, or when sure",
     },
 }
+COMPLETE = "_SUPPLE_COMPLETE"  # the variable by which a shell asks for completions, as typer names it
+SHELLS = ("bash", "zsh", "fish", "powershell")
 VERBS = {verb: text for group in GROUPS.values() for verb, text in group.items()}
 
 
@@ -135,7 +137,26 @@ def _import(module: str) -> None:
         sys.path.remove(os.getcwd())
 
 
+def _completion(given: list[str]) -> int:
+    """What a shell needs to complete words: `--install-completion`, `--show-completion [SHELL]`, or its question."""
+    from supple.cli.app import app
+
+    if given[:1] == ["--show-completion"] and len(given) > 1:
+        if given[1] not in SHELLS:
+            raise SuppleError(f'there is no completion for the shell "{given[1]}".', f"Possible: {', '.join(SHELLS)}.")
+        os.environ[COMPLETE], given = f"source_{given[1]}", []
+    try:
+        result = app(given, prog_name="supple", standalone_mode=False)
+    except SystemExit as done:
+        result = done.code
+    finally:
+        os.environ.pop(COMPLETE, None)
+    return result if isinstance(result, int) else 0
+
+
 def _run(given: list[str]) -> int:
+    if COMPLETE in os.environ or given[:1] in (["--install-completion"], ["--show-completion"]):
+        return _completion(given)
     if not given or given[0] in ("--help", "-h", "help"):
         print(overview())
         return 0

@@ -22,7 +22,7 @@ from supple.cli.report import report
 from supple.cli.train import train
 
 EXAMPLES = {
-    "list": ("supple list", "supple list --recipes"),
+    "list": ("supple list vit", "supple list --recipes cifar100"),
     "profile": (
         "supple profile recipes/ipkd_ta/msdnet_cifar100_tam.yaml",
         "supple profile recipes/ipkd_ta/mobilenet_cifar10_ipkd.yaml --json",
@@ -66,7 +66,7 @@ EXAMPLES = {
     "doctor": ("supple doctor", "supple doctor --json"),
 }
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
+app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
 for _verb in (
     analyse,
     bench,

@@ -41,7 +41,7 @@ def bench(
         rows = [row for count in counts for row in _elsewhere([*words, f"--threads={count}"])]
     else:
         how: dict[str, Any] = {"threads": counts[0], "engine": engine, "against": against, "rounds": rounds}
-        found = api.bench(target, point or None, batch=sizes, changes=changes or (), **how)
+        found = api.bench(target, point or None, batch=sizes, changes=changes or (), **how, progress=not json)
         rows = sorted(found.to_json()["points"], key=lambda row: sizes.index(row["batch"]))
     if json:
         print_json({"points": rows})

@@ -46,7 +46,8 @@ def merge(
         say(warning)
     names = [one.name for one in planned.inputs]
     if out is not None:
-        ladder = merge_to(out, planned, test).ladder
+        with counting(len(test), "scoring", quiet=json) as on_progress:
+            ladder = merge_to(out, planned, test, on_progress).ladder
         if json:
             print_json({"run": str(out), "merged": read_manifest(out)["merged"], **ladder.to_json()})
             return

@@ -8,14 +8,13 @@ import typer
 
 from supple.cli.common import Json, print_json
 from supple.errors import CheckpointError, DataError, RecipeError, SaveError
-from supple.inference.request import Refusal, gather
+from supple.inference.request import Piped, Refusal, gather
 
 if TYPE_CHECKING:
     from supple.inference.predictor import Predictor
     from supple.inference.result import Prediction
-    from supple.ladder import Ladder
 
-Drawing = Callable[["Prediction"], None]
+Drawing = Callable[["Prediction", Path | Piped], None]
 
 
 def predict(
@@ -67,14 +66,13 @@ def predict(
         if used is not None and len(used.points) == 1:
             say(f"no exit saves time on this engine, singly: {used.points[0]} answers as one graph")
     how: dict[str, Any] = {"point": point, "deadline_ms": deadline_ms, "confident": confident}
-    how |= {"budget_macs": None if budget_macs is None else _macs(budget_macs, made.ladder)}
-    how |= {"min_confidence": min_confidence}
+    how |= {"budget_macs": None if budget_macs is None else _macs(budget_macs), "min_confidence": min_confidence}
     must_read_files(made.preprocess)
-    paths = gather(files, made.preprocess.endings, made.preprocess.kind)
+    found = gather(files, made.preprocess.endings, made.preprocess.kind)
     drawing = None if draw is None else _drawing(made, draw, min_confidence)
     answers, failures = [], []
-    with counting(len(paths), "predicting", quiet=json) as on_progress:
-        for result in _results(made, paths, drawing, how):
+    with counting(len(found), "predicting", quiet=json) as on_progress:
+        for result in _results(made, found, drawing, how):
             if isinstance(result, Refusal):
                 failures.append(result)
                 say(f"error: {result.cause}\n{result.cure}")
@@ -91,18 +89,18 @@ def predict(
 
 
 def _results(
-    made: "Predictor", paths: list[Path], drawing: Drawing | None, how: dict[str, Any]
+    made: "Predictor", files: list[Path | Piped], drawing: Drawing | None, how: dict[str, Any]
 ) -> "Iterator[Prediction | Refusal]":
     from supple.inference.result import Prediction
 
-    for path in paths:
+    for file in files:
         try:
-            found = made.predict(path, **how)
+            found = made.predict(file, **how)
             assert isinstance(found, Prediction)  # one file, one answer
             if drawing is not None:
-                drawing(found)
+                drawing(found, file)
         except DataError as error:
-            yield Refusal.of(path, error)
+            yield Refusal.of(file, error)
             continue
         yield found
 
@@ -146,10 +144,9 @@ def _drawing(made: "Predictor", folder: Path, min_score: float | None) -> Drawin
     used: set[str] = set()
     options = {} if min_score is None or made.task.min_score is None else {"min_score": min_score}
 
-    def draw(answer: "Prediction") -> None:
+    def draw(answer: "Prediction", given: Path | Piped) -> None:
         assert made.task.draw is not None
-        assert answer.file is not None
-        file = Path(answer.file)
+        file = Path("stdin") if isinstance(given, Piped) else given
         name = file.name
         for above in (*file.parents[:-1], *range(2, len(used) + 3)):  # files of the same name in other folders
             if name not in used:
@@ -157,7 +154,7 @@ def _drawing(made: "Predictor", folder: Path, min_score: float | None) -> Drawin
             name = f"{above.name}_{name}" if isinstance(above, Path) else f"{above}_{file.name}"
         used.add(name)
         aux = {key: value[0].float().cpu().numpy() for key, value in answer.aux.items()}
-        picture = made.task.draw(decode(file, made.preprocess.max_pixels), answer.logits, aux, made.classes, **options)
+        picture = made.task.draw(decode(given, made.preprocess.max_pixels), answer.logits, aux, made.classes, **options)
         buffer = io.BytesIO()
         picture.save(buffer, "PNG")
         write(folder / f"{name}.png", buffer.getvalue())
@@ -165,14 +162,9 @@ def _drawing(made: "Predictor", folder: Path, min_score: float | None) -> Drawin
     return draw
 
 
-def _macs(text: str, ladder: "Ladder") -> float:
-    """A budget as given: MACs, or a share of the full model's."""
+def _macs(text: str) -> float | str:
+    """A budget as given, checked: MACs, or a share of the full model's."""
     from supple.policy.fitting import Target
 
     target = Target.parse("budget_macs", text)
-    if not target.relative:
-        return target.value
-    full = [row.macs for row in ladder if row.point == "full" and row.macs]
-    if not full:
-        raise RecipeError(f"{text} is a share of the full model, whose MACs are not known here.", "Give MACs: 2e6.")
-    return target.value * full[0]
+    return target.given if target.relative else target.value

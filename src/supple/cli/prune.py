@@ -26,6 +26,7 @@ def prune(
     from supple.backbones.dims import kept_dims, shape_of
     from supple.checkpoint import check_out
     from supple.opening import open_source
+    from supple.progress import counting
     from supple.surgery.prune import Plan, cut, save, timed
     from supple.surgery.prune import changes as changed
 
@@ -35,7 +36,8 @@ def prune(
     before = opened.model.extract().eval()
     done = cut(opened.model, ratio, shares, Plan(ranking, by, multiple, seed))  # type: ignore[arg-type]
     test = opened.splits().test
-    save(out, done.model, test)
+    with counting(len(test), "scoring", quiet=json) as on_progress:
+        save(out, done.model, test, on_progress)
     found: list[Change] = []
     document: dict[str, Any] = {"run": str(out)}
     if ratio is not None:

@@ -211,8 +211,11 @@ class Preprocess(Preparation):
             sound.writeframes(bytes(1600))
         return file.getvalue()
 
-    def arrays(self, source: Source | Array) -> tuple[Array, ...]:
-        """`input` as numpy arrays, of a file or a picture as uint8 (height, width, 3); of images without torch."""
+    def arrays(self, source: Source | Array | Image.Image) -> tuple[Array, ...]:
+        """`input` as numpy arrays, of a file or a picture: Pillow's, or uint8 (height, width, 3). Of images without
+        torch.
+        """
+        source = decode(source, self.max_pixels) if isinstance(source, Image.Image) else source
         seen = self.pixels(source) if isinstance(source, np.ndarray) else self.read(source)
         return (self.array(seen)[None],)
 

@@ -3,11 +3,12 @@
 import json
 from pathlib import Path
 
-from supple import checkpoint, files
+from supple import files
 from supple.exporting.convert import saved
 from supple.exporting.graphs import Graph
 from supple.inference.bundle import FORMAT
 from supple.ladder import Ladder
+from supple.machine import versions
 from supple.model import FlexibleModel
 
 PREFIX = "supple"
@@ -19,7 +20,7 @@ def metadata(model: FlexibleModel, graph: Graph, precision: str, ladder: Ladder)
     facts |= {"task": model.task, "classes": list(model.classes), "role": graph.role, "precision": precision}
     if graph.point is not None:
         facts |= {"point": str(graph.point), **_score(graph, precision, ladder)}
-    facts |= {"version": checkpoint.versions()["supple"], "format": FORMAT}
+    facts |= {"version": versions()["supple"], "format": FORMAT}
     return {name: value if isinstance(value, str) else _json(value) for name, value in facts.items()}
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree
 
-from supple import checkpoint, files
+from supple import files
 from supple.cost import profile
 from supple.data.loaders import as_batches
 from supple.errors import CheckpointError, RecipeError
@@ -23,7 +23,7 @@ from supple.exporting.quantize import quantize
 from supple.inference.bundle import FORMAT, KINDS, LADDER, MANIFEST, Bundle, Check, is_bundle, open_bundle
 from supple.inference.engines import MAX_DROP, Engine, available, must_have_bf16, open_engine
 from supple.ladder import Ladder
-from supple.machine import machine
+from supple.machine import machine, versions
 from supple.model import FlexibleModel, example, select
 from supple.point import Point
 from supple.tasks import get_task
@@ -144,7 +144,7 @@ def export(
         "asked": [str(point) for point in wanted.points],
         "max_drop": wanted.max_drop,
         "checks": [],
-        "versions": checkpoint.versions(),
+        "versions": versions(),
     }
     with files.folder(out) as part:
         _write(part, manifest, {name: content for parts in made.values() for name, content in parts.items()})

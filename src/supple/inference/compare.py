@@ -46,10 +46,11 @@ def compare(
     threads: int,
     rounds: int = 50,
     seconds: float = 60.0,
+    on_progress: Callable[[int], None] | None = None,
 ) -> Ladder:
     """Times of the points (None: all) on random inputs, in turn; others: functions to time beside them, by name.
 
-    What was found of exported folders goes into their ladders.
+    What was found of exported folders goes into their ladders. on_progress counts rounds.
     """
     there = list(dict.fromkeys(point for _, one in made for point in one.graphs.points))
     for name in set(points or ()) - set(there):
@@ -66,7 +67,7 @@ def compare(
         calls[name] = lambda call=call: call(x)  # type: ignore[misc]
         where[name] = name, None
     several = len({choice.engine for choice, _ in made}) > 1 or bool(others)
-    found = interleave(calls, rounds, seconds, REST_S if several else 0.0)
+    found = interleave(calls, rounds, seconds, REST_S if several else 0.0, on_progress)
     timed = Ladder()
     for key, times in found.items():
         name, used = where[key]
@@ -107,12 +108,12 @@ def time_model(
     return Ladder(row for row in model.ladder if row.key in keys)
 
 
-def time_bundle(bundle: Bundle) -> Bundle:
+def time_bundle(bundle: Bundle, on_progress: Callable[[int], None] | None = None) -> Bundle:
     """An exported folder with the times of its points on every engine that it was checked on."""
     choices = checked(bundle)
     if choices:
         made = [(choice, of_bundle(bundle, choice.engine, cores())) for choice in choices]
-        compare(made, threads=cores(), rounds=ROUNDS, seconds=SECONDS)
+        compare(made, threads=cores(), rounds=ROUNDS, seconds=SECONDS, on_progress=on_progress)
     return bundle
 
 
@@ -125,6 +126,7 @@ def bench_engines(
     *,
     threads: int,
     rounds: int,
+    on_progress: Callable[[int], None] | None = None,
 ) -> Ladder:
     """Points (none: all) of a run or an exported folder on engines; of a run, the same network untouched and another
     one of timm (`against`) beside them."""
@@ -145,9 +147,9 @@ def bench_engines(
     for choice in choices:
         remark(choice)
     made = [(choice, opened(source, choice, threads)) for choice in choices]
-    found = Ladder()
+    found, how = Ladder(), {"threads": threads, "rounds": rounds, "on_progress": on_progress}
     for batch in batches:
-        for row in compare(made, others, points=points or None, batch=batch, threads=threads, rounds=rounds):
+        for row in compare(made, others, points=points or None, batch=batch, **how):  # type: ignore[arg-type]
             found.put(row)
     return found
 

@@ -1,13 +1,14 @@
 """What an engine is given: files, pictures or arrays, as float32 with the batch first."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from supple.errors import DataError
 from supple.inference.engines import Array, State
+from supple.inference.request import Piped
 
 CURE = "Give a file, its bytes, a picture (of PIL, or uint8), or float32 arrays, of one sample or with the batch first."
 
@@ -41,6 +42,12 @@ def must_read_files(preprocess: Any) -> None:
         raise DataError("this model has no preprocessing for files.", cure)
 
 
+def _is_picture(given: Any) -> bool:
+    """Whether it is an image of Pillow, which is not imported for that: nobody has one without it."""
+    pillow = sys.modules.get("PIL.Image")
+    return pillow is not None and isinstance(given, pillow.Image)
+
+
 def taken(given: Any, shape: tuple[Any, ...], preprocess: Any, partial: bool) -> tuple[State, bool]:
     """What the network takes, and whether it is of a single sample. partial: a part may be missing."""
     if hasattr(given, "detach"):  # a tensor of torch, which is not imported here
@@ -58,15 +65,14 @@ def taken(given: Any, shape: tuple[Any, ...], preprocess: Any, partial: bool) ->
         for part in parts:
             must_be_finite(part)
         return tuple(np.ascontiguousarray(part, np.float32) for part in parts), single
-    if isinstance(given, Image.Image):
-        given = np.asarray(given.convert("RGB"))
-    if not isinstance(given, str | Path | bytes) and not (isinstance(given, np.ndarray) and given.dtype == np.uint8):
+    picture = _is_picture(given) or (isinstance(given, np.ndarray) and given.dtype == np.uint8)
+    if not picture and not isinstance(given, str | Path | bytes | Piped):
         what = f"an array of {given.dtype}" if isinstance(given, np.ndarray) else f"of type {type(given).__name__}"
         raise DataError(f"the input is {what}.", CURE)
     must_read_files(preprocess)
     parts = preprocess.arrays(given)
     if not partial and any(part is None for part in parts):
         cure = "Add a sound file of the same name; or use an exit that reads only the picture, from the run itself."
-        named = given if isinstance(given, str | Path) else "this picture"
+        named = given if isinstance(given, str | Path | Piped) else "this picture"
         raise DataError(f"{named} has no sound, which an engine needs.", cure)
     return parts, True

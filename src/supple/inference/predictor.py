@@ -17,17 +17,19 @@ from typing import Any
 
 import numpy as np
 
-from supple.errors import DataError, LateError, PointError
+from supple.errors import DataError, LateError, PointError, RecipeError
 from supple.inference.costs import ChainCosts, answered_by
 from supple.inference.engines import Array, Engine, Graphs, Stage, State, take
 from supple.inference.inputs import count, taken, zeros
 from supple.inference.latency import LatencyEstimator
+from supple.inference.request import Piped
 from supple.inference.result import Prediction, predictions
 from supple.inference.skipping import follow
 from supple.inference.walk import Answers, Reached, walk
 from supple.ladder import Ladder, Row
 from supple.machine import machine
 from supple.point import FULL, Point
+from supple.policy.fitting import Target
 from supple.policy.policy import Policy, stop_above
 from supple.tasks import Task
 
@@ -78,7 +80,7 @@ class Predictor:
         *,
         point: Point | str | None = None,
         deadline_ms: float | None = None,
-        budget_macs: float | None = None,
+        budget_macs: float | str | None = None,
         min_confidence: float | None = None,
         confident: bool = False,
         cancel: threading.Event | None = None,
@@ -86,14 +88,17 @@ class Predictor:
     ) -> Prediction | list[Prediction]:
         """One answer for a file, a picture or one sample; a list of them for a batch, also of one.
 
-        given: a path, the bytes of a file, a picture as uint8 (height, width, 3), or inputs ready for the network,
-        float32, of one sample or with the batch first (a tuple of them where the network takes several). `confident`
-        stops each sample when the calibrated policy says so, `min_confidence` when it is this sure; where a task lists
-        what it finds, it lists what scores this much, beside any other limit. With `cancel`, an event that is set stops
-        the run between stages: the latest finished exit answers. A deadline that nothing meets is answered by the
-        cheapest point, marked late; `strict` raises LateError instead.
+        given: a path, the bytes of a file, a picture (Pillow's, or uint8 of shape (height, width, 3)), or inputs ready
+        for the network, float32, of one sample or with the batch first (a tuple of them where the network takes
+        several). `budget_macs` is a number of MACs, or a share of the full model's such as "0.7x". `confident` stops
+        each sample when the calibrated policy says so, `min_confidence` when it is this sure; where a task lists what
+        it finds, it lists what scores this much, beside any other limit. With `cancel`, an event that is set stops the
+        run between stages: the latest finished exit answers. A deadline that nothing meets is answered by the cheapest
+        point, marked late; `strict` raises LateError instead.
         """
         began = self._clock()
+        if isinstance(budget_macs, str):
+            budget_macs = self._share_of_full(budget_macs)
         check_limits(deadline_ms=deadline_ms, budget_macs=budget_macs, min_confidence=min_confidence)
         options: dict[str, float] = {}  # of the task
         if min_confidence is not None and self.task.min_score is not None:
@@ -130,7 +135,7 @@ class Predictor:
             elapsed_ms=elapsed,
             in_time=None if deadline_ms is None else elapsed <= deadline_ms,
             within_budget=None if budget_macs is None else self._macs(reached[0].point) <= budget_macs,
-            file=str(given) if isinstance(given, str | Path) else None,
+            file=str(given) if isinstance(given, str | Path | Piped) else None,
             aux=aux,
         )
         return answers[0] if single else answers
@@ -273,6 +278,22 @@ class Predictor:
             rows.append(replace(row, p50_ms=ms, p95_ms=ms))
         return Ladder(rows)
 
+    def _share_of_full(self, text: str) -> float:
+        """The MACs that "0.7x" means."""
+        try:
+            share = Target.parse("budget_macs", text)
+        except RecipeError:
+            share = None
+        if share is None or not share.relative:
+            raise PointError(
+                f"budget_macs is {text!r}.", 'Give a number of MACs, or a share of the full model: "0.7x".'
+            )
+        full = self._macs(str(FULL))
+        if not full:
+            cause = f"{text} is a share of the full model, whose MACs are not known here."
+            raise PointError(cause, "Give a number of MACs: 2e6.")
+        return share.value * full
+
     def _macs(self, name: str) -> float:
         row = self._rows.get(name)
         return 0 if row is None else row.ceiling or 0
@@ -402,3 +423,6 @@ def check_limits(**given: float | None) -> None:
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if value is not None and not (number and 0 <= value <= most):
             raise PointError(f"{name} is {value!r}.", f"Give a number from 0{' to 1' if most == 1 else ''}.")
+        if name == "budget_macs" and value is not None and value < 1:
+            cure = f'Give a share of the full model, budget_macs="{value:g}x", or a number of MACs, such as 2e6.'
+            raise PointError(f"budget_macs is {value!r}, less than one MAC.", cure)

@@ -22,11 +22,16 @@ REST_S = 0.005  # until the threads of a runtime have stopped waiting for more w
 
 
 def interleave(
-    calls: Mapping[str, Callable[[], object]], rounds: int = 30, seconds: float = 20.0, rest_s: float = 0.0
+    calls: Mapping[str, Callable[[], object]],
+    rounds: int = 30,
+    seconds: float = 20.0,
+    rest_s: float = 0.0,
+    on_progress: Callable[[int], None] | None = None,
 ) -> dict[str, Times]:
     """Runs every call once per round, in turn, until the rounds or the seconds are used up (at least 5 rounds).
 
     rest_s: before each call. Where several runtimes take turns, REST_S: else one runs beside another's idle threads.
+    on_progress: called before each round with 1.
     """
     spent: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
@@ -36,6 +41,8 @@ def interleave(
     for done in range(rounds):
         if done >= 5 and time.perf_counter() - began > seconds:
             break
+        if on_progress is not None:
+            on_progress(1)
         for name, call in calls.items():
             if rest_s:
                 time.sleep(rest_s)

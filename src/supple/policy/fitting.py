@@ -56,6 +56,9 @@ class Target:
         elif not 0 < value < math.inf:
             example = "4" if kind == "budget_ms" else "2e6"
             raise RecipeError(f'{option} is "{text}".', f"Give {example}, or 0.5x for half of the full model's cost.")
+        elif kind == "budget_macs" and not relative and value < 1:
+            cure = f"Give a share of the full model, {number}x, or a number of MACs, such as 2e6."
+            raise RecipeError(f'{option} is "{text}", less than one MAC.', cure)
         return cls(kind, value, relative, number)
 
 

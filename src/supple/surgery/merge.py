@@ -278,7 +278,7 @@ def score_merges(
     return found
 
 
-def merge_to(out: Path, planned: PlannedMerge, test: Any) -> FlexibleModel:
+def merge_to(out: Path, planned: PlannedMerge, test: Any, on_progress: OnProgress | None = None) -> FlexibleModel:
     """Writes the merged model as a run, scored on the test samples; its manifest says where the layers come from."""
     plan, owner = planned.plan, planned.owner
     facts = {
@@ -287,5 +287,5 @@ def merge_to(out: Path, planned: PlannedMerge, test: Any) -> FlexibleModel:
         "runs": [{"run": one.name, "weights": one.digest} for one in planned.inputs],
     }
     model = merge(planned.models, plan, owner)
-    score_and_save(planned.inputs[(owner or 1) - 1].recipe, out, model, test, {"merged": facts})
+    score_and_save(planned.inputs[(owner or 1) - 1].recipe, out, model, test, {"merged": facts}, on_progress)
     return model

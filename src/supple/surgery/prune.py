@@ -2,7 +2,7 @@
 
 import copy
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -150,7 +150,7 @@ def _with_sections(
     return made.eval()
 
 
-def save(out: Path, model: FlexibleModel, test: Any) -> None:
+def save(out: Path, model: FlexibleModel, test: Any, on_progress: Callable[[int], None] | None = None) -> None:
     """Writes a model as a run, scored on the test samples; it can be trained on from recipe.yaml."""
     recipe = model.recipe or checkpoint.recipe_of_model(model)
     changed: dict[str, Any] = {"init": str(out), "settle": ()}
@@ -158,7 +158,7 @@ def save(out: Path, model: FlexibleModel, test: Any) -> None:
         changed["sample"] = "every"
     recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update=changed)})
     try:
-        score_and_save(recipe, out, model, test, {})
+        score_and_save(recipe, out, model, test, {}, on_progress)
         files.write(out / checkpoint.RECIPE, recipe.to_yaml())
     except BaseException:
         shutil.rmtree(out, ignore_errors=True)  # it was empty: the command can be given again

@@ -3,7 +3,6 @@
 A folder of features belongs to one backbone, its weights, its cuts and one set of images; the name says which.
 """
 
-import fcntl
 import hashlib
 import json
 import shutil
@@ -22,7 +21,7 @@ from supple.data.images import ImageSet
 from supple.data.parts import Dataset
 from supple.data.splits import Splits
 from supple.errors import RecipeError, SaveError
-from supple.files import write
+from supple.files import locked, write
 from supple.methods.staged import Features
 from supple.model import FlexibleModel, Shape
 from supple.progress import counting
@@ -92,8 +91,7 @@ def held(place: Path) -> Iterator[None]:
     """One training at a time looks after a folder of features; others wait."""
     try:
         place.mkdir(parents=True, exist_ok=True)
-        with (place / ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with locked(place / ".lock"):
             yield
     except OSError as error:
         cure = "Choose another train.cache_features."

@@ -1,6 +1,7 @@
 """The end of a training: the best epoch's weights, settled, scored on the test images, written as a run."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +43,21 @@ def settle(model: FlexibleModel, train: Any, val: Any, points: list[Point], seed
     model.settle(data.drawn(SETTLED_ON, 256, seed), points)
 
 
-def score_and_save(recipe: Recipe, folder: Path, model: FlexibleModel, test: Any, facts: dict[str, Any]) -> None:
+def score_and_save(
+    recipe: Recipe,
+    folder: Path,
+    model: FlexibleModel,
+    test: Any,
+    facts: dict[str, Any],
+    on_progress: Callable[[int], None] | None = None,
+) -> None:
     """Scores every point on the test samples and writes weights, manifest, ladder and report."""
     from supple.reporting import write_report
 
     ladder = checkpoint.load_ladder(folder).where(precision="fp32")  # bf16 was scored for other weights
     for row in profile(model):
         ladder.update(row.point, **row.counts())
-    for score in evaluate(model, test):
+    for score in evaluate(model, test, on_progress=on_progress):
         ladder.update(score.name, **score.facts())
     kept = ("seconds", "epoch", "epochs", "merged")
     checkpoint.save(folder, model, recipe, {key: facts[key] for key in kept if key in facts})

@@ -1,11 +1,10 @@
 """The state of a training: what is saved so that a killed run resumes as if nothing had happened."""
 
-import fcntl
 import json
 import signal
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -18,7 +17,7 @@ from torch import Tensor
 from supple import checkpoint
 from supple.checkpoint import METRICS, RECIPE, STATE, read_json, read_tensors, weights_of
 from supple.errors import CheckpointError, RecipeError, SaveError, SuppleError
-from supple.files import sha256, write
+from supple.files import locked, sha256, write
 from supple.model import FlexibleModel, Output
 from supple.recipe import Recipe, load_recipe
 from supple.tasks import Task
@@ -86,23 +85,21 @@ class TrainState:
 @contextmanager
 def claim(folder: Path) -> Iterator[None]:
     """Holds a run folder for one training at a time."""
+    held = ExitStack()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".lock").open("w")
+        held.enter_context(locked(folder / ".lock", wait=False, remove=True))
+    except BlockingIOError:
+        cure = "Wait for it, or choose another folder with --out."
+        raise CheckpointError(f"another training is at work in {folder}.", cure) from None
     except OSError as error:
         raise SaveError(f"{folder} cannot be written: {error.strerror}.", "Choose another folder with --out.") from None
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            cure = "Wait for it, or choose another folder with --out."
-            raise CheckpointError(f"another training is at work in {folder}.", cure) from None
-        try:
+    try:
+        with held:
             yield
-        finally:
-            (folder / ".lock").unlink(missing_ok=True)
-            if not any(folder.iterdir()):
-                folder.rmdir()  # nothing came of it
+    finally:
+        with suppress(OSError):
+            folder.rmdir()  # nothing came of it; a folder that holds anything stays
 
 
 def begin(folder: Path, recipe: Recipe | None, resume: bool) -> Recipe | None:

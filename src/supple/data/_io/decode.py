@@ -5,7 +5,7 @@ import logging
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +35,8 @@ ON_ITS_SIDE = {TURNS[orientation] for orientation in (5, 6, 7, 8)}
 logging.getLogger("PIL").addHandler(logging.NullHandler())
 
 
-def decode(source: Source, max_pixels: int = MAX_PIXELS, reduce: int = 1) -> np.ndarray[Any, Any]:
-    """Decode an image file to uint8 RGB of shape (height, width, 3).
+def decode(source: Source | Image.Image, max_pixels: int = MAX_PIXELS, reduce: int = 1) -> np.ndarray[Any, Any]:
+    """Decode an image file, or a picture of Pillow, to uint8 RGB of shape (height, width, 3).
 
     - Formats: JPEG, PNG, WebP, BMP, GIF, TIFF and PPM; no other decoder of Pillow is ever tried.
     - The size in the header is held against `max_pixels` before any pixel is decoded; Pillow's own limit is not used.
@@ -90,14 +90,18 @@ def _turn(image: Image.Image) -> Image.Transpose | None:
 
 
 @contextmanager
-def _opened(source: Source, max_pixels: int) -> Iterator[Image.Image]:
+def _opened(source: Source | Image.Image, max_pixels: int) -> Iterator[Image.Image]:
     """Open, check the header, and turn whatever goes wrong, inside the block too, into a DataError."""
-    name = "image" if isinstance(source, bytes) else str(source)
+    name = "image" if isinstance(source, bytes | Image.Image) else str(source)
     try:
         if isinstance(source, str | Path) and not Path(source).is_file():
             raise FileNotFoundError("it is a folder" if Path(source).is_dir() else "there is no such file")
-        file = source if isinstance(source, str | Path) else io.BytesIO(read_bytes(source))
-        with _quiet, Image.open(file, formats=FORMATS) as image:
+        with _quiet, ExitStack() as stack:
+            if isinstance(source, Image.Image):
+                image = source  # its owner closes it
+            else:
+                file = source if isinstance(source, str | Path) else io.BytesIO(read_bytes(source))
+                image = stack.enter_context(Image.open(file, formats=FORMATS))
             width, height = image.size
             if width * height > max_pixels:
                 raise DataError(

@@ -1,5 +1,6 @@
 """Where data is looked for, and the files below a folder or in a zip. They are only read, never written to."""
 
+import csv
 import os
 import zipfile
 import zlib
@@ -124,8 +125,13 @@ Folders = set[tuple[str, ...]]
 
 
 def files_below(root: Path, endings: tuple[str, ...]) -> tuple[Files, Folders]:
-    """Files whose names end so, and all folders; hidden ones and `__MACOSX` are not looked at."""
-    return _in_folder(root, endings) if root.is_dir() else _in_zip(root, endings)
+    """Files whose names end so, and all folders; hidden ones and `__MACOSX` are not looked at.
+
+    A table of files (.csv) is taken for the class folders that it describes.
+    """
+    if root.is_dir():
+        return _in_folder(root, endings)
+    return _in_table(root, endings) if root.suffix.lower() == ".csv" else _in_zip(root, endings)
 
 
 def unwrapped(files: Files, folders: Folders) -> tuple[Files, Folders]:
@@ -151,6 +157,28 @@ def _in_folder(root: Path, endings: tuple[str, ...]) -> tuple[Files, Folders]:
         wanted = (name for name in names if _looked_at(name) and name.lower().endswith(endings))
         files.update({(*path, name): Path(where, name) for name in wanted})
     return files, folders
+
+
+def _in_table(table: Path, endings: tuple[str, ...]) -> tuple[Files, Folders]:
+    """The files that a table names: path, label and, if it has a third column, train, val or test. Paths are relative
+    to the table. A first line that names no file is a heading.
+    """
+    layout = "Each line has a path and a label, and may have a part (train, val, test): cat/1.jpg,cat"
+    try:
+        with table.open(newline="", encoding="utf-8-sig") as file:
+            lines = [[cell.strip() for cell in line] for line in csv.reader(file) if any(line)]
+    except (OSError, UnicodeDecodeError, csv.Error) as problem:
+        raise DataError(f"{table} cannot be read as a table: {problem}.", layout) from None
+    if lines and lines[0] and not lines[0][0].lower().endswith(endings):
+        del lines[0]
+    files: Files = {}
+    for number, line in enumerate(lines, 1):
+        if len(line) not in (2, 3) or not all(line):
+            raise DataError(f"{table}: entry {number} is {','.join(line)[:80]!r}.", layout)
+        path, *place = line
+        if path.lower().endswith(endings):
+            files[(*reversed(place), path)] = table.parent / Path(path).expanduser()
+    return files, {path[:depth] for path in files for depth in range(1, len(path))}
 
 
 def _in_zip(archive: Path, endings: tuple[str, ...]) -> tuple[Files, Folders]:

@@ -31,7 +31,7 @@ def sounds(
     test_share: Share = 0.2,  # of the sounds, if there is no test part
     seed: Seed = 0,  # of the splits
 ) -> Collection:
-    """Class folders of sounds as they are, or split by seed if there is no test part: see `class_folders`."""
+    """Class folders of sounds as they are, or split by seed if there is no test part. See `class_folders`."""
     return class_folders("sounds", root, SUFFIXES, "sound", test_share, seed)
 
 
@@ -42,8 +42,9 @@ def gtzan(
     test_share: Share = 0.2,  # of the pieces
     seed: Seed = 0,  # of the splits
 ) -> Collection:
-    """Every clip cut into pieces of `seconds` (ten of 3 seconds); a clip is on one side of a split as a whole.
+    """GTZAN: clips of music in ten genres.
 
+    Every clip is cut into pieces of `seconds` (ten of 3 seconds); a clip is on one side of a split as a whole.
     Departure: the paper splits the pieces (section 4.1.3), which puts pieces of one song on both sides. Its figures
     can therefore not be compared with ours to the last digit.
     """
@@ -69,10 +70,11 @@ def esc(
     root: str | None = None,  # a folder or a zip; looked for here, in the folders of $SUPPLE_DATA and in ./data
     fold: Fold = FOLDS,  # to test on
 ) -> Collection:
-    """The official folder (audio/, meta/esc50.csv), or class folders of files named fold<1-5>_<name>.
+    """ESC-50 and ESC-10: sounds of the surroundings, five seconds each.
 
-    One fold is the test part. Takes of one recording share the second word of their names (1-172649-B-40.wav) and
-    stay together when some become validation sounds.
+    The official folder (audio/, meta/esc50.csv), or class folders of files named fold<1-5>_<name>. One fold
+    is the test part. Takes of one recording share the second word of their names (1-172649-B-40.wav) and stay together
+    when some become validation sounds.
     """
     place = wanted(root, "esc", ROOT)
     if not 1 <= fold <= FOLDS:

@@ -32,8 +32,9 @@ def speech_commands(
     seconds: Seconds = 1.0,  # of a stretch of silence
     seed: Seed = 0,  # of the splits, where there are no official lists; 0: the official rule
 ) -> Collection:
-    """The official lists where they are present, otherwise the official rule: a speaker is in one part only.
+    """Speech Commands: spoken words of one second, in 12 classes.
 
+    The official lists where they are present, otherwise the official rule: a speaker is in one part only.
     Silence is cut from the recordings of noise every half `seconds`: from the first 80 % of each recording to
     train with, the next 10 % to validate, the last 10 % to test; no two parts share a sample.
     Departure: the paper (section 4.1.2) tests on a separate archive of 4,890 clips; here the test part is the list's.

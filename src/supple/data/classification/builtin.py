@@ -43,7 +43,10 @@ SPLIT_SEED = 1797  # fixed: the test images are the same in every run, whatever 
 
 
 def digits() -> Collection:
-    """Values 0..16 scaled to 0..255; about 80 % to train on and 20 % to test, stratified, always the same."""
+    """Scikit-learn's handwritten digits, 1,797 of 8 x 8 pixels, grey.
+
+    Values 0..16 are scaled to 0..255; about 80 % to train on and 20 % to test, stratified, always the same.
+    """
     from sklearn.datasets import load_digits
 
     stored = load_digits()

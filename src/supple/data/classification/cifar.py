@@ -119,6 +119,7 @@ def cifar10(
     *,
     root: str | None = None,  # the folder or archive, or a folder that holds it; None: looked for in the usual places
 ) -> Collection:
+    """CIFAR-10: 60,000 images of 32 x 32 pixels, ten classes."""
     return _cifar(10, root)
 
 
@@ -126,7 +127,7 @@ def cifar100(
     *,
     root: str | None = None,  # the folder or archive, or a folder that holds it; None: looked for in the usual places
 ) -> Collection:
-    """CIFAR-100 with its 100 fine labels."""
+    """CIFAR-100: 60,000 images of 32 x 32 pixels, with its 100 fine labels."""
     return _cifar(100, root)
 
 

@@ -1,4 +1,4 @@
-"""Any folder of class folders, or a zip of one. Only read, never written to."""
+"""Any folder of class folders, a zip of one, or a table of paths and labels. Only read, never written to."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ from supple.data.settings import Seed, Share
 from supple.data.splits import set_aside_whole
 from supple.errors import DataError
 
-ROOT = "Set data.root to a folder of class folders, or a zip of one."
+ROOT = "Set data.root to a folder of class folders, a zip of one, or a .csv of paths and labels."
 TRAIN = ("train", "training")
 VAL = ("val", "valid", "validation")
 TEST = ("test", "testing")
@@ -20,11 +20,11 @@ TEST = ("test", "testing")
 
 def folder(
     *,
-    root: str | None = None,  # a folder or a zip; looked for here, in the folders of $SUPPLE_DATA and in ./data
+    root: str | None = None,  # a folder, a zip or a .csv; looked for here, in the folders of $SUPPLE_DATA and in ./data
     test_share: Share = 0.2,  # of the images, if there is no test part
     seed: Seed = 0,  # of the splits
 ) -> Collection:
-    """Class folders of images as they are, or split by seed if there is no test part: see `class_folders`."""
+    """Class folders of images as they are, or split by seed if there is no test part. See `class_folders`."""
     return class_folders("folder", root, SUFFIXES, "image", test_share, seed)
 
 

@@ -35,8 +35,9 @@ def crowd(
     test_share: Share = 0.2,  # of the pictures, if the list names no split
     seed: Seed = 0,  # of the splits
 ) -> Collection:
-    """The split that the list names, or one by seed if it names none.
+    """Pictures of crowds with the places of the heads, perhaps with sounds.
 
+    The split that the list names, or one by seed if it names none.
     A picture's sound lies beside it under the same name, or at the same place below `sounds/`. Either every picture has
     one, or none.
     """
@@ -157,8 +158,9 @@ def disco(
     *,
     root: str | None = None,  # a folder or a zip; looked for here, in the folders of $SUPPLE_DATA and in ./data
 ) -> Collection:
-    """As it is published: the folder that a map lies in is the split. The number of heads is the sum of the map.
+    """DISCO: pictures of crowds with a second of sound each.
 
+    As it is published: the folder that a map lies in is the split. The number of heads is the sum of the map.
     The published maps lose what lies outside the picture, and so do the numbers; they may differ from the number of
     points by a head or two.
     """

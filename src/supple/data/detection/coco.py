@@ -28,7 +28,9 @@ def coco(
     root: str | None = None,  # a folder or a zip; looked for here, in the folders of $SUPPLE_DATA and in ./data
     skip_broken: bool = False,  # leave out objects that cannot be right, such as boxes without area
 ) -> Pictures:
-    """The pictures of each part in the order of their files. Broken objects (a box without area or outside its picture,
+    """COCO: pictures with boxes and masks of objects.
+
+    The pictures of each part in the order of their files. Broken objects (a box without area or outside its picture,
     or no outline) are refused, or left out.
     """
     place = wanted(root, "coco", f"Set data.root to a folder or a zip. {LAYOUT}")
