@@ -1,6 +1,7 @@
 """Words and tables: the one table style, numbers with units, and guesses at what was meant."""
 
 import difflib
+import re
 import shutil
 import sys
 import textwrap
@@ -125,6 +126,11 @@ def nearest(word: str, options: Iterable[str]) -> str | None:
     folded = {option.lower(): option for option in sorted(options)}
     close = difflib.get_close_matches(word.lower(), folded, n=1, cutoff=0.6)
     return folded[close[0]] if close else None
+
+
+def one_line(error: BaseException, most: int = 200) -> str:
+    """What an error says, without line breaks and colours; its name where it says nothing."""
+    return " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split())[:most] or type(error).__name__
 
 
 def say(message: str) -> None:

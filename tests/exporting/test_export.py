@@ -108,6 +108,15 @@ def test_every_point_says_the_same_on_both_engines(method, backbone, traced_once
             assert [answer.point for answer in answers] == [str(point)] * 8
 
 
+def test_a_graph_that_cannot_be_exported_names_the_innermost_cause_without_colours():
+    cause = RuntimeError("no ONNX function for aten.thing.default")
+    banner = RuntimeError("Failed to convert.\n\x1b[96mThis is step 3/3\x1b[0m of exporting. " + 300 * "Next steps. ")
+    banner.__cause__ = cause
+    found = convert.refused(Graph("full", torch.nn.Identity(), ()), banner)
+    assert found.cause == "full cannot be exported (aten.thing.default): no ONNX function for aten.thing.default."
+    assert "--debug" in found.cure
+
+
 def test_samples_whose_decisions_are_near_ties_are_not_compared():
     """Whatever the method: scores of 0.6 and 0.50005 are 0.1 and 0.00005 away from the threshold."""
     logits = torch.zeros(3, 2)

@@ -48,6 +48,14 @@ def test_the_walk_through_a_new_method_keeps_the_contract_and_trains(tmp_path):
     assert [line.split()[0] for line in done.stdout.splitlines()[-3:-1]] == ["width=0.5", "full"]
 
 
+def test_the_pages_method_passes_the_type_checker(tmp_path):
+    mypy = pytest.importorskip("mypy.api", reason="needs the extra dev")
+    (code,) = blocks("docs/add-a-method.md", "python")
+    (tmp_path / "shrink.py").write_text(code)
+    out, _, status = mypy.run([str(tmp_path / "shrink.py"), "--config-file", str(ROOT / "pyproject.toml")])
+    assert status == 0, out
+
+
 MULTILABEL = """
 import multilabel, torch
 from PIL import Image

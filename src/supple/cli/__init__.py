@@ -9,7 +9,7 @@ from importlib import import_module
 
 from supple.errors import IMPORTED, SuppleError
 from supple.machine import own_process
-from supple.text import did_you_mean, say
+from supple.text import did_you_mean, one_line, say
 
 GROUPS = {
     "Try it": {
@@ -109,7 +109,7 @@ def _unforeseen(error: Exception) -> tuple[str, str]:
     if missing and not missing.startswith("supple"):
         cure = "Install supple with its dependencies: pip install supple. (Exported folders run with fewer.)"
         return f"error: the package {missing} is not installed.", cure
-    cause = f"error: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    cause = f"error: {type(error).__name__}: {one_line(error, 300)}"
     return cause, "This should not happen. Run the command again with --debug to see where."
 
 
@@ -131,7 +131,7 @@ def _import(module: str) -> None:
     except SuppleError as error:
         raise SuppleError(f"--import {module}: {error.cause}", error.cure) from None
     except Exception as error:
-        cause = f"--import {module} failed: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        cause = f"--import {module} failed: {type(error).__name__}: {one_line(error, 300)}"
         raise SuppleError(cause, "Name a Python module as import does, found from this folder.") from None
     finally:
         sys.path.remove(os.getcwd())

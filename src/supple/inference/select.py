@@ -27,7 +27,7 @@ from supple.ladder import Ladder, Row
 from supple.machine import has_bf16, machine
 from supple.policy.policy import run_policy
 from supple.tasks import TASKS, get_task
-from supple.text import did_you_mean, say
+from supple.text import did_you_mean, one_line, say
 
 if TYPE_CHECKING:
     from supple.model import FlexibleModel
@@ -103,7 +103,7 @@ def _warmed(made: Predictor, what: str, warm: bool) -> Predictor:
         except SuppleError:
             raise
         except Exception as error:  # whatever a runtime says of graphs that are not what the manifest tells
-            cause = f"{what} does not run: {' '.join(str(error).split())[:200]}"
+            cause = f"{what} does not run: {one_line(error)}"
             raise CheckpointError(cause, "Export the run again.") from error
     return made
 

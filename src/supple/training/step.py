@@ -15,6 +15,7 @@ from supple.losses import Objective
 from supple.model import FlexibleModel, Output
 from supple.point import Point
 from supple.recipe import Train
+from supple.text import one_line
 from supple.training.groups import parameter_groups
 from supple.training.optim import build_optimizer
 
@@ -38,7 +39,7 @@ def make_fabric(settings: Train) -> Fabric:
             precision=PRECISIONS[settings.precision],
         )
     except (ValueError, RuntimeError) as error:
-        cause = f"train.accelerator={settings.accelerator} cannot be used here: {' '.join(str(error).split())}"
+        cause = f"train.accelerator={settings.accelerator} cannot be used here: {one_line(error)}"
         raise RecipeError(cause, "Use train.accelerator=auto, or cpu.") from None
     finally:
         remarks.setLevel(level)
