@@ -17,7 +17,7 @@ from torch import Tensor
 
 from supple import files
 from supple.errors import IMPORTED, CheckpointError, PointError, RecipeError, import_cure
-from supple.files import as_bytes, sha256, staged, write
+from supple.files import as_bytes, as_shape, sha256, staged, write
 from supple.ladder import Ladder
 from supple.machine import versions
 from supple.model import FlexibleModel
@@ -57,13 +57,13 @@ def _what_a_run_is(folder: Path) -> str:
 
 
 def save(folder: Path, model: FlexibleModel, recipe: Recipe | None = None, facts: dict[str, Any] | None = None) -> None:
-    """Writes the weights and the manifest that vouches for them; neither is in place before both are on the disk.
+    """Writes the weights and the manifest that has their digest; neither is in place before both are on the disk.
 
     recipe: how the model was made; None: as the model says itself.
     """
     manifest = {
         "format": FORMAT,
-        "recipe": (recipe or model.recipe or recipe_of_model(model)).resolved(),
+        "recipe": (recipe or recipe_of_model(model)).resolved(),
         "task": model.task,
         "classes": list(model.classes),
         "input_shape": list(model.input_shape or ()),
@@ -114,7 +114,10 @@ def digest(model: FlexibleModel) -> str:
 
 
 def recipe_of_model(model: FlexibleModel, **sections: Any) -> Recipe:
-    """What a model in hand says of itself as a recipe; what has no name is left empty."""
+    """The recipe of a model: that of its training or, with new sections, what it says of itself; what has no name is
+    left empty."""
+    if model.recipe is not None and not sections:
+        return model.recipe
     known = {"data": {}, "backbone": model.backbone_spec or {}, "method": model.method_spec or {}}
     return make_recipe({**known, **sections}, where="the model", partial=True)
 
@@ -132,11 +135,11 @@ def load(folder: str | PathLike[str], factory: Callable[[], FlexibleModel] | Non
     digest = sha256(folder / WEIGHTS) if (folder / WEIGHTS).is_file() else None
     if digest is not None and digest != manifest["files"].get(WEIGHTS):
         cure = "The file was altered or truncated since it was saved. Restore it, or train again."
-        raise CheckpointError(f"{folder / WEIGHTS} is not the file that {MANIFEST} vouches for.", cure)
+        raise CheckpointError(f"{folder / WEIGHTS} does not match its digest in {MANIFEST}.", cure)
     tensors = read_tensors(folder / WEIGHTS)
     try:
         recipe = read_recipe(folder)
-        shape, classes = _tuples(manifest["input_shape"]), tuple(manifest["classes"])
+        shape, classes = as_shape(manifest["input_shape"]), tuple(manifest["classes"])
         model = _untrained(folder, recipe, len(classes), shape) if factory is None else factory()
         model.input_shape, model.recipe = shape, recipe
         model.add_points(Point.parse(text) for text in manifest["settled"])
@@ -198,11 +201,6 @@ def _untrained(folder: Path, recipe: Recipe, classes: int, shape: Any) -> Flexib
     return build(recipe.backbone, recipe.method, classes, shape)
 
 
-def _tuples(shape: Any) -> Any:
-    """A shape as JSON has it: lists, perhaps of lists."""
-    return tuple(map(_tuples, shape)) if isinstance(shape, list) else shape
-
-
 def fill(model: FlexibleModel, tensors: dict[str, Tensor], path: Path, cure: str = "") -> None:
     """Loads weights into a model, refusing by name what is missing, left over or of another shape."""
     cure = cure or "The weights do not belong to this recipe. Restore the folder, or train again."
@@ -260,8 +258,8 @@ def load_ladder(folder: Path) -> Ladder:
     except CheckpointError as error:
         cause = error.cause if str(folder / LADDER) in error.cause else f"{folder / LADDER}: {error.cause}"
         raise CheckpointError(cause, f"Delete it and measure again: supple evaluate {folder}.") from None
-    vouched = read_json(folder / MANIFEST)["files"].get(WEIGHTS) if (folder / MANIFEST).is_file() else None
-    return ladder if vouched is None or document.get("weights") == vouched else Ladder()
+    known = read_json(folder / MANIFEST)["files"].get(WEIGHTS) if (folder / MANIFEST).is_file() else None
+    return ladder if known is None or document.get("weights") == known else Ladder()
 
 
 def save_ladder(folder: Path, ladder: Ladder) -> None:

@@ -155,6 +155,11 @@ def read_tensors(path: Path) -> "dict[str, Tensor]":
         raise CheckpointError(f"{path} cannot be read: {error}.", cure) from None
 
 
+def as_shape(sides: Any) -> Any:
+    """A shape as JSON has it: lists, perhaps of lists."""
+    return tuple(map(as_shape, sides)) if isinstance(sides, list) else sides
+
+
 def sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

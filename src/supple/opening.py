@@ -43,7 +43,7 @@ class Opened:
     def recipe(self) -> Recipe:
         if self.folder is not None:
             return checkpoint.read_recipe(self.folder, self.changes)
-        return self.model.recipe or checkpoint.recipe_of_model(self.model)
+        return checkpoint.recipe_of_model(self.model)
 
     def points(self, wanted: Iterable[AnyPoint] | AnyPoint | None) -> list[Point]:
         """The points asked for, in execution order; None: all."""

@@ -172,11 +172,6 @@ def make_recipe(document: Any, changes: Iterable[str] = (), where: str = "recipe
     return recipe
 
 
-def make_train(given: Mapping[str, Any], where: str = "train") -> Train:
-    """The settings of a training, checked."""
-    return _section(Train, "train", dict(given), where)
-
-
 def find_recipe(name: str | os.PathLike[str]) -> Path:
     """The file itself, or one of the recipes that come with supple, by its name."""
     given = Path(name)
@@ -300,8 +295,8 @@ def _section(model: type[T], section: str, given: dict[str, Any], where: str) ->
         key = ".".join([section, *(str(part) for part in first["loc"][:1])])
         value = given.get(str(first["loc"][0])) if first["loc"] else given
         absent = first["type"] == "missing" and len(first["loc"]) == 1
-        said = "Give a list, such as [a, b]" if first["type"] == "tuple_type" else first["msg"]
-        cure = f"Add {key}." if absent else f"{said}."
+        advice = "Give a list, such as [a, b]" if first["type"] == "tuple_type" else first["msg"]
+        cure = f"Add {key}." if absent else f"{advice}."
         raise RecipeError(f"{where}: {key} is {value!r}.", cure) from None
 
 

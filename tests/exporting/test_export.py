@@ -1,4 +1,4 @@
-"""Every method's points as graphs that say the same, and folders that vouch for what they hold."""
+"""Every method's points as graphs that say the same, and folders that list what they hold."""
 
 import json
 import shutil
@@ -183,14 +183,14 @@ def folder(exits_run, tmp_path_factory) -> Path:
 
 
 def test_what_is_altered_missing_or_newer_is_refused(folder, tmp_path):
-    for change in ("flip", "remove", "format", "unvouched"):
+    for change in ("flip", "remove", "format", "unlisted"):
         copy = Path(shutil.copytree(folder, tmp_path / change))
         manifest = json.loads((copy / "manifest.json").read_text())
         if change == "flip":
             content = bytearray((copy / "full.onnx").read_bytes())
             content[len(content) // 2] ^= 1
             (copy / "full.onnx").write_bytes(content)
-            expected = "not the file that manifest.json vouches for"
+            expected = "does not match its digest in manifest.json"
         elif change == "remove":
             (copy / "body-1.onnx").unlink()
             expected = "body-1.onnx is missing"
@@ -200,7 +200,7 @@ def test_what_is_altered_missing_or_newer_is_refused(folder, tmp_path):
         else:
             manifest["points"]["full"] = "../full.onnx"
             (copy / "manifest.json").write_text(json.dumps(manifest))
-            expected = "nothing vouches for"
+            expected = "has no digest"
         with pytest.raises(CheckpointError, match=expected):
             open_bundle(copy)
 

@@ -278,6 +278,12 @@ def test_a_calibrated_policy_reads_its_own_points_and_ends_at_its_last():
     assert asked == [(range(1, 3), 1, 2)]  # whoever is gathered runs two stages until the next answer
 
 
+def test_the_last_exit_is_the_full_model_also_where_the_chain_left_out_another_exit():
+    graphs = Graphs({name: name for name in NAMES}, STAGES).leave_out(set(), {"exit=2"})
+    made = predictor(Chain(0, 0, 0), graphs=graphs)
+    assert [ask(made, point=f"exit={k}").point for k in (1, 2, 3)] == ["exit=1", "exit=2", "full"]
+
+
 def test_a_point_that_is_asked_for_is_not_walked_past():
     engine = Chain(0, 0, 0)
     answer = ask(predictor(engine), point="exit=1", cancel=threading.Event())

@@ -228,11 +228,12 @@ def test_the_page_on_training_runs(tmp_path, monkeypatch):
     """Its recipes parse, its optimizer and schedule train, its model in hand learns."""
     import yaml
 
-    from supple.recipe import make_train
+    from supple.recipe import make_recipe
     from supple.training.optim import OPTIMIZERS
     from supple.training.schedule import SCHEDULES
 
-    one, other = (make_train(yaml.safe_load(block)["train"]) for block in blocks("docs/training.md", "yaml"))
+    given = [{"data": {}, "backbone": {}, "method": {}} | yaml.safe_load(b) for b in blocks("docs/training.md", "yaml")]
+    one, other = (make_recipe(document, partial=True).train for document in given)
     assert one.optimizer == {"name": "adamw", "betas": (0.9, 0.95), "eps": 1e-6}
     assert other.schedule == {"name": "step", "milestones": (30, 60), "gamma": 0.1}
 

@@ -1,6 +1,6 @@
 """Exported folders: a graph for every point, a chain of graphs where a model has stages, and what answering needs.
 
-The manifest vouches for every file by its sha256 and is written last. Nothing here imports torch.
+The manifest has the sha256 of every file and is written last. Nothing here imports torch.
 """
 
 import json
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from supple.errors import CheckpointError, PointError, import_cure
-from supple.files import sha256
+from supple.files import as_shape, sha256
 from supple.inference.engines import Graphs, Layer, Stage
 from supple.ladder import Ladder
 from supple.machine import machine, same_instructions
@@ -105,8 +105,8 @@ def open_bundle(folder: str | os.PathLike[str]) -> Bundle:
     if not isinstance(manifest, dict) or manifest.get("kind") != "export":
         raise CheckpointError(f"{folder} is not an exported folder.", "Give one that supple export wrote.")
     if manifest.get("format") != FORMAT:
-        said = f"{folder / MANIFEST} has format {manifest.get('format')!r}; this supple reads format {FORMAT}."
-        raise CheckpointError(said, f"Another version wrote it: update supple, or remove {folder} and export again.")
+        cause = f"{folder / MANIFEST} has format {manifest.get('format')!r}; this supple reads format {FORMAT}."
+        raise CheckpointError(cause, f"Another version wrote it: update supple, or remove {folder} and export again.")
     try:
         bundle, digests = _read(folder, manifest), dict(manifest["files"])
     except CheckpointError:
@@ -121,7 +121,7 @@ def open_bundle(folder: str | os.PathLike[str]) -> Bundle:
         if not path.is_file():
             raise CheckpointError(f"{path} is missing.", cure)
         if sha256(path) != digest:
-            raise CheckpointError(f"{path} is not the file that {MANIFEST} vouches for.", cure)
+            raise CheckpointError(f"{path} does not match its digest in {MANIFEST}.", cure)
     return bundle
 
 
@@ -134,7 +134,7 @@ def _read(folder: Path, manifest: dict[str, Any]) -> Bundle:
     inputs = {str(file): tuple(map(str, names)) for file, names in manifest["inputs"].items()}
     for name in graphs.names():
         if name not in manifest["files"] or Path(name).name != name:
-            raise ValueError(f"nothing vouches for {name}")
+            raise ValueError(f"{name} has no digest")
         if not inputs.get(name):
             raise ValueError(f"the inputs of {name} are unknown")
     if manifest["to"] not in KINDS or not graphs.points:
@@ -154,7 +154,7 @@ def _read(folder: Path, manifest: dict[str, Any]) -> Bundle:
         inputs,
         manifest["task"],
         tuple(manifest["classes"]),
-        _tuples(manifest["input_shape"]),
+        as_shape(manifest["input_shape"]),
         manifest["preprocess"],
         None if manifest["policy"] is None else Policy.from_json(manifest["policy"]),
         tuple(map(_check, manifest["checks"])),
@@ -183,7 +183,3 @@ def read_ladder(folder: Path, manifest: dict[str, Any]) -> Ladder:
         raise CheckpointError(f"{folder / LADDER} cannot be read: {error}.", "Delete it, and measure again.") from None
     own = isinstance(document, dict) and document.get("checkpoint") == manifest["checkpoint"]
     return Ladder.from_json(document) if own else Ladder()
-
-
-def _tuples(shape: Any) -> Any:
-    return tuple(map(_tuples, shape)) if isinstance(shape, list) else shape

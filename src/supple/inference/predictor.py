@@ -262,9 +262,9 @@ class Predictor:
         """A point that is here, in its one spelling: the last exit is the full model."""
         wanted = point if isinstance(point, Point) else Point.parse(str(point))
         asked, names = str(wanted if self._check is None else self._check(wanted)), list(self.graphs.points)
-        exits = [stage.point for stage in self.graphs.stages if stage.point is not None]
-        if exits and asked == f"exit={len(exits)}":
-            asked = exits[-1]
+        stages = self.graphs.stages  # one for every exit; those that were left out keep their place
+        if stages and wanted == Point(exit=len(stages)):
+            asked = str(stages[-1].point)
         if asked not in names:
             raise PointError(f"there is no point {asked} here: there are {', '.join(names)}.", "Use one of these.")
         return asked

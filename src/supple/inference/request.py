@@ -77,8 +77,8 @@ def gather(names: Iterable[str], endings: Iterable[str], kind: str) -> list[Path
         try:
             found += _fitting(name, tuple(endings), kind)
         except (OSError, ValueError) as error:
-            said = error.strerror if isinstance(error, OSError) else error
-            raise DataError(f"{name[:80]} cannot be looked for: {said}.", "Give files, folders or patterns.") from None
+            why = error.strerror if isinstance(error, OSError) else error
+            raise DataError(f"{name[:80]} cannot be looked for: {why}.", "Give files, folders or patterns.") from None
     return found
 
 

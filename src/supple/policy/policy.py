@@ -101,6 +101,18 @@ class Policy:
         result: Array = sure >= self.thresholds[place]
         return result
 
+    def only(self, places: Sequence[int]) -> "Policy":
+        """With some of its points. Whoever is expected to stop at another one stops at the next of these; the last one
+        answers all that is left."""
+        until = [0.0, *np.cumsum(self.shares)[[*places[:-1]]].tolist(), 1.0] if self.shares else []
+        return replace(
+            self,
+            points=tuple(self.points[place] for place in places),
+            thresholds=tuple(self.thresholds[place] for place in places[:-1]),
+            temperatures=tuple(self.temperatures[place] for place in places),
+            shares=tuple(until[k + 1] - until[k] for k in range(len(until) - 1)),
+        )
+
     def to_json(self) -> dict[str, Any]:
         return {
             "measure": self.measure,

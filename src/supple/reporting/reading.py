@@ -25,8 +25,8 @@ class Run:
     @property
     def stale(self) -> bool:
         """Whether the policy was calibrated for other weights than the run's."""
-        vouched = (self.manifest or {}).get("files")
-        known_weights = vouched.get("model.safetensors") if isinstance(vouched, dict) else None
+        files = (self.manifest or {}).get("files")
+        known_weights = files.get("model.safetensors") if isinstance(files, dict) else None
         return self.policy is not None and known_weights not in (None, self.policy.get("weights"))
 
 

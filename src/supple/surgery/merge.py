@@ -21,8 +21,8 @@ from supple.data.parts import Dataset
 from supple.errors import MergeError
 from supple.model import FlexibleModel
 from supple.recipe import Recipe
-from supple.scoring import to_device
-from supple.surgery.ensemble import Accuracy, OnProgress, answers, hits, orders
+from supple.scoring import OnProgress, to_device
+from supple.surgery.ensemble import Accuracy, answers, hits, orders
 from supple.training.finalize import score_and_save
 
 Source = FlexibleModel | str | os.PathLike[str]
@@ -38,7 +38,7 @@ class MergeInput:
 
     @property
     def recipe(self) -> Recipe:
-        return self.model.recipe or checkpoint.recipe_of_model(self.model)
+        return checkpoint.recipe_of_model(self.model)
 
 
 @dataclass(frozen=True)
@@ -142,8 +142,8 @@ def doubt(merge_inputs: Sequence[MergeInput]) -> str | None:
         bases.setdefault(begun.get(base, "random weights"), []).append(one.name)
     if len(bases) == 1 and "random weights" not in bases:
         return None
-    told = "; ".join(f"{', '.join(names)} from {base}" for base, names in bases.items())
-    return f"warning: these runs do not come from one base run (train.init), so their layers may not fit: {told}"
+    listed = "; ".join(f"{', '.join(names)} from {base}" for base, names in bases.items())
+    return f"warning: these runs do not come from one base run (train.init), so their layers may not fit: {listed}"
 
 
 Weights = Mapping[str, Tensor]

@@ -56,7 +56,7 @@ def set_up(fabric: Fabric, settings: Train, model: FlexibleModel) -> tuple[Any, 
     groups = parameter_groups(model, settings)
     wrapped, optimizer = fabric.setup(model, build_optimizer(groups, settings))
     if settings.compile == "on":
-        compile_regions(model)
+        compile_modules(model)
     return wrapped, optimizer
 
 
@@ -119,7 +119,7 @@ def to_step(fabric: Fabric, settings: Train, batch: tuple[Any, Any]) -> tuple[An
     return moved
 
 
-def compile_regions(model: FlexibleModel) -> None:
+def compile_modules(model: FlexibleModel) -> None:
     """torch.compile on each region; their number must not hit the limit meant for endless recompilation."""
     regions = model.compilable_modules()
     torch._dynamo.config.recompile_limit = max(64, 2 * len(regions))
