@@ -39,8 +39,10 @@ from supple.opening import (
     Source,
     check_targets,
     class_names,
+    input_settings,
     must_be_run,
     must_take,
+    number_of_samples,
     open_any,
     open_source,
 )
@@ -113,7 +115,7 @@ def fit(
         if val is not None or test is not None:
             raise DataError("data is a path, which is split: val and test do not go with it.", "Leave them out.")
         shape = model.input_shape or (3, 0, 0)
-        settings = {"root": os.fspath(data), **expected(model), "size": shape[1], "channels": shape[0]}
+        settings = {"root": os.fspath(data), **input_settings(model), "size": shape[1], "channels": shape[0]}
         splits = load_set("folder", **settings)
         data, val, test = splits.train, splits.val, splits.test
         classes, preprocess = splits.train.classes, splits.train.preprocess
@@ -131,14 +133,6 @@ def fit(
     loss = {"name": loss} if isinstance(loss, str) else loss
     how: dict[str, Any] = {"loss": loss, "about": about, "resume": resume, "quiet": not progress}
     return Run(fit_model(model, data, val, Path(out), settings, test=test, **how), model)
-
-
-def expected(model: FlexibleModel) -> dict[str, Any]:
-    """How the weights that a model started from want pictures to be prepared, as settings of a data set."""
-    wanted = dict(model.expected_input)
-    if model.input_shape is not None and wanted.get("size") != model.input_shape[-1]:
-        wanted["crop_share"] = 1.0
-    return wanted
 
 
 def extract(source: Source, out: Path_, point: AnyPoint = "full", *, deploy: bool = False) -> Path:
@@ -222,7 +216,7 @@ def evaluate(
     result, known = Ladder(cost.profile(model, asked)), model.ladder
     counts = {row.point: row.counts() for row in result}
     groups = [*model.groups.values()] if points is None and draws and precision == "fp32" else []
-    with counting(_size(samples) * (1 + len(groups)), "evaluating", quiet=not progress) as count:
+    with counting(number_of_samples(samples) * (1 + len(groups)), "evaluating", quiet=not progress) as count:
         if precision == "bf16":
             for score, in_bf16 in scores_in_bf16(model, samples, asked):
                 for ladder in (result, known):
@@ -239,12 +233,6 @@ def evaluate(
     if data is None or opened.folder is None:
         opened.keep(known)
     return result
-
-
-def _size(data: Any) -> int:
-    """Samples, for a progress bar; 0 where nobody knows."""
-    held = getattr(data, "dataset", data)
-    return len(held) if hasattr(held, "__len__") else 0
 
 
 def bench(
@@ -351,7 +339,7 @@ def calibrate(
         raise RecipeError(cause, f"Limit its time instead: supple predict {opened.name} FILE --deadline-ms 50.")
     held, seed = opened.data(data, "val"), opened.recipe.train.seed
     how: dict[str, Any] = {"measure": measure, "keep_dominated": keep_dominated, "seed": seed}
-    with counting(min(_size(held), MOST), "calibrating", quiet=not progress) as on_progress:
+    with counting(min(number_of_samples(held), MOST), "calibrating", quiet=not progress) as on_progress:
         model.policy = find_policy(model, held, given[0], **how, on_progress=on_progress)
     if opened.folder is not None:
         checkpoint.save_policy(opened.folder, model.policy)

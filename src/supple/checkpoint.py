@@ -30,13 +30,8 @@ WEIGHTS, MANIFEST, LADDER = "model.safetensors", "manifest.json", "ladder.json"
 METRICS, RECIPE, STATE = "metrics.jsonl", "recipe.yaml", "state"
 
 
-def read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(f"{path} is missing.", _what_a_run_is(path.parent)) from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}.", "Restore it, or train again.") from None
+def read_json(path: Path) -> dict[str, Any]:
+    return files.read_json(path, "Restore it, or train again.", _what_a_run_is(path.parent))
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -221,17 +216,12 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise CheckpointError(f"there is no folder {folder}.", "Give the folder that supple train writes.")
     manifest = read_json(folder / MANIFEST)
-    if isinstance(manifest, dict) and "point" in manifest and "recipe" not in manifest:
+    if "point" in manifest and "recipe" not in manifest:
         cure = "Open its model.pt2 with torch.export.load, or give the run that it came from."
         raise CheckpointError(f"{folder} is an extracted network, not a run.", cure)
-    if (
-        not isinstance(manifest, dict)
-        or manifest.get("format") != FORMAT
-        or not isinstance(manifest.get("files"), dict)
-    ):
-        found = manifest.get("format") if isinstance(manifest, dict) else None
+    if manifest.get("format") != FORMAT or not isinstance(manifest.get("files"), dict):
         cure = f"This supple reads format {FORMAT}; another version wrote this, or the file was altered. Train again."
-        raise CheckpointError(f"{folder / MANIFEST} has format {found!r}.", cure)
+        raise CheckpointError(f"{folder / MANIFEST} has format {manifest.get('format')!r}.", cure)
     return manifest
 
 

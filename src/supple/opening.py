@@ -170,3 +170,17 @@ def class_names(model: FlexibleModel, data: Any, given: Sequence[str] | None) ->
     if given is not None and len(given) != count:
         raise DataError(f"{len(given)} classes are named; the model tells {count} apart.", "Give a name for each.")
     return tuple(map(str, named)) if len(named) == count else tuple(map(str, range(count)))
+
+
+def input_settings(model: FlexibleModel) -> dict[str, Any]:
+    """How the weights that a model started from want pictures to be prepared, as settings of a data set."""
+    wanted = dict(model.expected_input)
+    if model.input_shape is not None and wanted.get("size") != model.input_shape[-1]:
+        wanted["crop_share"] = 1.0
+    return wanted
+
+
+def number_of_samples(data: Any) -> int:
+    """Samples, for a progress bar; 0 where nobody knows."""
+    held = getattr(data, "dataset", data)
+    return len(held) if hasattr(held, "__len__") else 0

@@ -3,14 +3,13 @@
 The manifest has the sha256 of every file and is written last. Nothing here imports torch.
 """
 
-import json
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from supple.errors import CheckpointError, PointError, import_cure
-from supple.files import as_shape, sha256
+from supple.files import as_shape, read_json, sha256
 from supple.inference.engines import Graphs, Layer, Stage
 from supple.ladder import Ladder
 from supple.machine import machine, same_instructions
@@ -86,23 +85,17 @@ class Bundle:
 def is_bundle(folder: str | os.PathLike[str]) -> bool:
     """Whether a folder holds exported graphs (and no run)."""
     try:
-        manifest = json.loads((Path(folder) / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return read_json(Path(folder) / MANIFEST, "").get("kind") == "export"
+    except CheckpointError:
         return False
-    return isinstance(manifest, dict) and manifest.get("kind") == "export"
 
 
 def open_bundle(folder: str | os.PathLike[str]) -> Bundle:
     """Reads and checks an exported folder: format, and every file against its digest."""
     folder = Path(folder)
     cure = f"Remove {folder}, and export again: supple export RUN."
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(f"{folder / MANIFEST} is missing.", "Give a folder that supple export wrote.") from None
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{folder / MANIFEST} cannot be read: {error}.", cure) from None
-    if not isinstance(manifest, dict) or manifest.get("kind") != "export":
+    manifest = read_json(folder / MANIFEST, cure, "Give a folder that supple export wrote.")
+    if manifest.get("kind") != "export":
         raise CheckpointError(f"{folder} is not an exported folder.", "Give one that supple export wrote.")
     if manifest.get("format") != FORMAT:
         cause = f"{folder / MANIFEST} has format {manifest.get('format')!r}; this supple reads format {FORMAT}."
@@ -175,11 +168,7 @@ def _check(given: dict[str, Any]) -> Check:
 
 def read_ladder(folder: Path, manifest: dict[str, Any]) -> Ladder:
     """The ladder measured for these graphs; empty if there is none, or if it belongs to other ones."""
-    try:
-        document = json.loads((folder / LADDER).read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not (folder / LADDER).is_file():
         return Ladder()
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{folder / LADDER} cannot be read: {error}.", "Delete it, and measure again.") from None
-    own = isinstance(document, dict) and document.get("checkpoint") == manifest["checkpoint"]
-    return Ladder.from_json(document) if own else Ladder()
+    document = read_json(folder / LADDER, "Delete it, and measure again.")
+    return Ladder.from_json(document) if document.get("checkpoint") == manifest["checkpoint"] else Ladder()

@@ -54,6 +54,15 @@ class ChainCosts:
         share = (count - sizes[below]) / max(1, sizes[above] - sizes[below])
         return (1 - share) * curves[steps][below] + share * curves[steps][above]
 
+    def until_answer_ms(self, k: int, batch: int) -> float:
+        """What it is expected to take, as things are now, from stage k to the next one that answers."""
+        total = 0.0
+        for place, stage in enumerate(self.stages[k:], k):
+            total += self.latency.expected_ms(("body", place), batch) if stage.body is not None else 0.0
+            if stage.point is not None:
+                return total + self.latency.expected_ms(("head", place), batch)
+        return total
+
     def until_answer(self, stages: range) -> list[Step]:
         """The bodies of some stages, and the answer of the last of them."""
         bodies: list[Step] = [("body", k) for k in stages if self.stages[k].body is not None]

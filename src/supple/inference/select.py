@@ -145,7 +145,7 @@ def scored_in_bf16(run: Path) -> Check | None:
     was not scored."""
     try:
         manifest = _manifest(run)
-        document = json.loads((run / LADDER).read_text(encoding="utf-8"))
+        document = files.read_json(run / LADDER, "")
         points = [*manifest["points"], *manifest["settled"]]
         rows = Ladder.from_json(document).where(engine="torch", precision="bf16").on(machine())
         own = document["weights"] == manifest["files"]["model.safetensors"]
@@ -174,10 +174,10 @@ def exports_of(run: Path) -> Iterator[Bundle]:
 def _manifest(run: Path) -> dict[str, Any]:
     """Empty where it cannot be read: what is wrong with a run is said when it is loaded."""
     try:
-        found = json.loads((run / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = files.read_json(run / MANIFEST, "")
+    except CheckpointError:
         return {}
-    return found if isinstance(found, dict) and isinstance(found.get("files"), dict) else {}
+    return found if isinstance(found.get("files"), dict) else {}
 
 
 def _weights(run: Path) -> str | None:

@@ -1,6 +1,5 @@
 """A policy names points in execution order and says how sure each must be for a sample to stop there."""
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from supple.errors import CheckpointError, PointError, import_cure
+from supple.files import read_json
 from supple.point import Point
 
 Array = np.ndarray[Any, Any]
@@ -146,16 +146,14 @@ def read_policy(folder: Path, manifest: Mapping[str, Any] | None = None) -> tupl
     path = folder / POLICY
     if not path.is_file():
         return None
-    cure = f"elete it and calibrate again: supple calibrate {folder} --budget-macs 0.5x."
+    cure = f"Delete it and calibrate again: supple calibrate {folder} --budget-macs 0.5x."
+    document = read_json(path, cure)
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
         policy = Policy.from_json(document)
     except PointError as error:
-        raise CheckpointError(f"{path}: {error.cause}", f"{import_cure(manifest)} If not, d{cure}") from None
+        raise CheckpointError(f"{path}: {error.cause}", f"{import_cure(manifest)} If not, d{cure[1:]}") from None
     except CheckpointError as error:
-        raise CheckpointError(f"{path}: {error.cause}", f"D{cure}") from None
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}.", f"D{cure}") from None
+        raise CheckpointError(f"{path}: {error.cause}", cure) from None
     own = {"weights", *policy.to_json()}
     return replace(policy, facts={key: value for key, value in document.items() if key not in own}), document
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from supple.errors import CheckpointError
+from supple.files import read_json
 from supple.ladder import Ladder
 from supple.policy.policy import POLICY, read_policy
 
@@ -42,15 +43,7 @@ def read_run(folder: Path) -> Run:
 
 
 def _document(path: Path, cure: str) -> dict[str, Any] | None:
-    if not path.is_file():
-        return None
-    try:
-        document = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read ({error}).", cure) from None
-    if not isinstance(document, dict):
-        raise CheckpointError(f"{path} holds a {type(document).__name__}, not named values.", cure)
-    return document
+    return read_json(path, cure) if path.is_file() else None
 
 
 def _ladder(path: Path) -> Ladder:
