@@ -152,7 +152,7 @@ def read_tensors(path: Path) -> "dict[str, Tensor]":
     except FileNotFoundError:
         raise
     except (OSError, SafetensorError) as error:
-        cure = "It is truncated, or not a safetensors file. Restore it, or train again."
+        cure = "It is truncated, or not a safetensors file (pickled ones are never opened). Restore it, or train again."
         raise CheckpointError(f"{path} cannot be read: {error}.", cure) from None
 
 

@@ -451,14 +451,14 @@ def test_list_knows_every_name_and_every_recipe_it_lists_can_be_loaded(command):
     assert (
         names["methods"].items()
         >= {
-            "exits": ["at", "branch", "way"],
+            "exits": ["at", "branch", "way", "unfrozen", "freeze_random"],
             "slim": ["widths", "divisor"],
             "shuffle": ["variant", "table", "embedding", "dropout", "weight", "drop"],
             "dense": ["dropout", "read"],
             "skip": ["gate", "target", "weight", "oracle", "inputs", "dropout", "read", "last_always_on"],
             "prune": ["gamma", "ratio", "ranking", "multiple", "kept"],
             "nested": ["widths", "shapes"],
-            "static": ["learn"],
+            "static": ["learn", "freeze_random"],
         }.items()
     )
     assert {"digits", "cifar10", "cifar100", "folder"} <= set(names["data"])

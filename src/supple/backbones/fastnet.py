@@ -159,7 +159,7 @@ class Classifier(nn.Module):
     def __init__(self, channels: int, num_classes: int) -> None:
         super().__init__()
         self.linear = nn.Linear(channels, num_classes, bias=False)
-        nn.init.normal_(self.linear.weight)
+        nn.init.normal_(self.linear.weight, std=0.2)
 
     def forward(self, state: Tensor | State) -> Tensor:
         x = state[0] if isinstance(state, tuple) else state

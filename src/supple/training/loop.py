@@ -243,6 +243,7 @@ def refuse_early(training: Training) -> None:
         cause = "several processes cannot share a loader that makes its own batches."
         raise RecipeError(cause, "Give a data set instead, or set devices and nodes to 1.")
     copy.deepcopy(training.model).add_points(settled_points(training.settings))
+    training.objective()
     make_schedule(training.settings, training.steps)
 
 

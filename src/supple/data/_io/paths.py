@@ -160,8 +160,9 @@ def _in_folder(root: Path, endings: tuple[str, ...]) -> tuple[Files, Folders]:
 
 
 def _in_table(table: Path, endings: tuple[str, ...]) -> tuple[Files, Folders]:
-    """The files that a table names: path, label and, if it has a third column, train, val or test. Paths are relative
-    to the table. A first line that names no file is a heading.
+    """The files that a table names: path, label and, if it has a third column, train, val or test.
+
+    Paths are relative to the table. A first line that names no file is a heading.
     """
     layout = "Each line has a path and a label, and may have a part (train, val, test): cat/1.jpg,cat"
     try:
