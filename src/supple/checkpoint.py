@@ -261,13 +261,11 @@ def load_policy(folder: Path, model: FlexibleModel) -> Policy | None:
     """The calibrated policy; None if there is none, or if it was calibrated for other weights."""
     policy = run_policy(folder, read_manifest(folder))
     try:
-        wrong = policy is not None and model.order(policy.points) != list(policy.points)
-        what = "its points are out of order"
+        if policy is not None and model.order(policy.points) != list(policy.points):
+            raise PointError("its points are out of order.")
     except PointError as error:
-        wrong, what = True, error.cause
-    if wrong:
         cure = f"Delete it and calibrate again: supple calibrate {folder} --budget-macs 0.5x."
-        raise CheckpointError(f"{folder / POLICY}: this is not a valid policy ({what}).", cure)
+        raise CheckpointError(f"{folder / POLICY}: this is not a valid policy: {error.cause}", cure) from None
     return policy
 
 

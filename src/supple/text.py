@@ -80,6 +80,11 @@ def millions(count: float | None) -> str:
     return f"{value:.{1 if value >= 10 else 2 if value >= 1 else 3}f}"
 
 
+def cost(value: float | None, unit: str) -> str:
+    """Of a policy: milliseconds, or millions of MACs."""
+    return millions(value) if unit != "ms" or value is None else f"{value:.{0 if value >= 100 else 2}f}"
+
+
 def macs(count: float | None) -> str:
     """`329 kMACs`, `12 MACs`."""
     return _with_unit(count, "MACs")
@@ -128,9 +133,10 @@ def nearest(word: str, options: Iterable[str]) -> str | None:
     return folded[close[0]] if close else None
 
 
-def one_line(error: BaseException, most: int = 200) -> str:
-    """What an error says, without line breaks and colours; its name where it says nothing."""
-    return " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split())[:most] or type(error).__name__
+def one_line(error: BaseException, most: int = 200, named: bool = False) -> str:
+    """What an error says, without line breaks and colours; its kind before that, or where it says nothing."""
+    text, kind = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split())[:most], type(error).__name__
+    return f"{kind}: {text}" if named and text else text or kind
 
 
 def say(message: str) -> None:

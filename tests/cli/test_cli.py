@@ -561,7 +561,7 @@ def test_debug_shows_where_an_error_came_from(exits_run, capsys):
     [
         (KeyboardInterrupt(), 130, "stopped."),
         (ZeroDivisionError("a\nb"), 1, "error: ZeroDivisionError: a b"),
-        (MemoryError(), 1, "error: MemoryError: "),
+        (MemoryError(), 1, "error: MemoryError"),
         (ModuleNotFoundError("no", name="torch._C"), 1, "error: the package torch._C is not installed."),
     ],
 )

@@ -109,7 +109,7 @@ def _unforeseen(error: Exception) -> tuple[str, str]:
     if missing and not missing.startswith("supple"):
         cure = "Install supple with its dependencies: pip install supple. (Exported folders run with fewer.)"
         return f"error: the package {missing} is not installed.", cure
-    cause = f"error: {type(error).__name__}: {one_line(error, 300)}"
+    cause = f"error: {one_line(error, 300, named=True)}"
     return cause, "This should not happen. Run the command again with --debug to see where."
 
 
@@ -131,7 +131,7 @@ def _import(module: str) -> None:
     except SuppleError as error:
         raise SuppleError(f"--import {module}: {error.cause}", error.cure) from None
     except Exception as error:
-        cause = f"--import {module} failed: {type(error).__name__}: {one_line(error, 300)}"
+        cause = f"--import {module} failed: {one_line(error, 300, named=True)}"
         raise SuppleError(cause, "Name a Python module as import does, found from this folder.") from None
     finally:
         sys.path.remove(os.getcwd())

@@ -113,5 +113,5 @@ def _read(name: str, read: Callable[..., Any], settings: Mapping[str, Any]) -> A
         module = read.__module__
         if module.startswith("supple."):
             raise
-        cause = f'the data set "{name}" cannot be read: {type(error).__name__} in {module}: {one_line(error)}'
+        cause = f'the data set "{name}" cannot be read: {one_line(error, named=True)}.'
         raise DataError(cause, f"Mend {read.__name__} in {module}; --debug shows where.") from error
