@@ -75,37 +75,23 @@ __all__ = [
 ]
 
 _HOME = {
-    "supple.api": (
-        "analyse",
-        "bench",
-        "calibrate",
-        "evaluate",
-        "export",
-        "extract",
-        "fit",
-        "merge",
-        "predict",
-        "profile",
-        "prune",
-        "report",
-        "train",
-    ),
-    "supple.backbones._cut.cut_points": ("cuts",),
-    "supple.methods.builders": ("dense", "exits", "nested", "prunable", "shuffle", "skip", "slim", "static"),
-    "supple.checkpoint": ("Run", "load"),
-    "supple.errors": ("LateError", "PointError", "SuppleError"),
-    "supple.ladder": ("Ladder", "Row"),
-    "supple.model": ("FlexibleModel", "Output", "Stage"),
-    "supple.point": ("FULL", "Field", "Group", "Point", "add_field"),
-    "supple.inference.result": ("Prediction",),
-    "supple.inference.select": ("predictor",),
-    "supple.policy.policy": ("Policy",),
+    "supple.api": "analyse bench calibrate evaluate export extract fit merge predict profile prune report train",
+    "supple.backbones._cut.cut_points": "cuts",
+    "supple.methods.builders": "dense exits nested prunable shuffle skip slim static",
+    "supple.checkpoint": "Run load",
+    "supple.errors": "LateError PointError SuppleError",
+    "supple.ladder": "Ladder Row",
+    "supple.model": "FlexibleModel Output Stage",
+    "supple.point": "FULL Field Group Point add_field",
+    "supple.inference.result": "Prediction",
+    "supple.inference.select": "predictor",
+    "supple.policy.policy": "Policy",
 }
 
 
 def __getattr__(name: str) -> Any:
     """Finds a public name when it is first used, so that `supple --help` does not wait for torch."""
     for module, names in _HOME.items():
-        if name in names:
+        if name in names.split():
             return getattr(import_module(module), name)
     raise AttributeError(f"module 'supple' has no attribute {name!r}")
