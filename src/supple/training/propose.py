@@ -1,0 +1,388 @@
+"""A recipe for somebody's pictures: a network, a size, exits and a schedule that suit them and the time there is.
+
+What is chosen here is what measured best on the sets of docs/results.md; the recipe is written down, to be changed.
+"""
+
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch import nn
+
+from supple import files
+from supple.backbones import BACKBONES
+from supple.backbones._cut.cut_points import CutPoint, cuts
+from supple.backbones.networks import timm_facts
+from supple.backbones.weights import available, cure_for, expected_input
+from supple.checkpoint import MANIFEST, RECIPE, STATE
+from supple.data._io.decode import header
+from supple.data._io.paths import Source
+from supple.data.classification.folder import folder
+from supple.errors import CheckpointError, DataError, RecipeError
+from supple.losses import make_objective
+from supple.methods import METHODS, build
+from supple.model import FlexibleModel, example
+from supple.recipe import Recipe, Train, make_recipe
+from supple.text import did_you_mean, duration, say, some
+from supple.training.autotune import Timing, choose
+from supple.training.loop import train
+from supple.training.state import begin
+
+NETWORK = "tf_efficientnet_lite0"  # where its weights can be had
+FROM_NOTHING = "fastnet"
+TRUNKS = ("shuffle", "skip", "dense")  # methods that need a transformer as stem, blocks and head
+SHARES = (0.25, 0.5, 0.75)  # of the full network's time, at which it gets exits
+LOOKED_AT = 200  # pictures whose size is read
+MINUTES = 30.0
+PROPOSED = "proposed.yaml"  # in the run folder
+SMALLEST, STEP = 64, 32  # pixels of a side
+SMALL = 48  # pixels of a side: such pictures show their object whole
+ENLARGED = 4  # times that a picture may be enlarged
+SEEN = 250_000  # pictures that a training should see; it is not longer than MOST_EPOCHS for that
+LEAST_EPOCHS, MOST_EPOCHS = 5, 20
+LONGEST = {True: 40, False: 120}  # epochs, with pretrained weights and without
+VALIDATION = 2000  # pictures at most, or a tenth
+FORWARD = 3.0  # a training step takes so many times as long as an evaluation
+RESERVE = 0.93  # of the time for steps, the rest for what happens around them
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What was seen of the pictures."""
+
+    train: int
+    test: int
+    classes: int
+    side: int  # the median of the shorter sides, pixels
+
+    def __str__(self) -> str:
+        return f"{some(self.train + self.test, 'picture')} of {self.classes} classes, about {self.side} pixels a side"
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A recipe as plain data, and why it is as it is."""
+
+    document: Mapping[str, Any]
+    reasons: tuple[str, ...] = ()
+
+    def recipe(self, changes: Sequence[str] = ()) -> Recipe:
+        return make_recipe(self.document, changes, "the proposed recipe")
+
+    def to_yaml(self) -> str:
+        lines = [f"# {reason}" for reason in self.reasons]
+        for section, values in self.document.items():
+            lines.append(
+                f"{section}: {yaml.safe_dump(values, default_flow_style=True, sort_keys=False, width=10**6).strip()}"
+            )
+        return "\n".join(lines) + "\n"
+
+
+@dataclass
+class _Plan:
+    """What is known so far."""
+
+    survey: Survey
+    backbone: dict[str, Any]
+    method: dict[str, Any]
+    init: str | None
+    size: int
+    reasons: list[str] = field(default_factory=list)
+
+    @property
+    def pretrained(self) -> bool:
+        return self.init is not None
+
+    @property
+    def fine(self) -> bool:
+        """Whether the network has a transformer's attention: it is fine-tuned with smaller steps."""
+        return any(word in str(self.backbone.get("model", "")) for word in ("vit", "deit", "swin"))
+
+
+def propose(
+    pictures: str,
+    *,
+    network: str | None = None,
+    weights: str | None = None,
+    method: str | None = None,
+    minutes: float = MINUTES,
+    quiet: bool = False,
+) -> Proposal:
+    """Looks at pictures, and at what this machine can do in so many minutes (0: time does not matter)."""
+    if not 0 <= minutes < 100_000:
+        raise RecipeError(f"--minutes is {minutes}.", "Give a number of minutes, such as 30, or 0 for no limit.")
+    if method is not None and method not in METHODS:
+        raise RecipeError(f'--method is "{method}".', did_you_mean(method, METHODS))
+    survey = look_at(pictures)
+    if not quiet:
+        say(f"{pictures}: {survey}")
+    plan = _start(survey, network, weights, method or "exits")
+    sizes = list(_sizes(plan))
+    plan.size = sizes[len(sizes) // 2]
+    if not quiet:
+        say("measuring what this machine can do ...")
+    _place_exits(plan)
+    chosen: dict[str, Any] = {}
+    if minutes == 0:
+        plan.size, epochs = sizes[-1], max(LEAST_EPOCHS, min(MOST_EPOCHS, SEEN // survey.train))
+    else:
+        epochs, chosen = _fit_into(plan, sizes, 60 * minutes)
+    return Proposal(_document(pictures, plan, epochs) | {"train": _train(plan, epochs) | chosen}, tuple(plan.reasons))
+
+
+def look_at(pictures: str) -> Survey:
+    """Counts the pictures, and reads the sizes of some of them."""
+    found = folder(root=pictures)
+    files: list[Source] = [*found.train.images]
+    step = max(1, len(files) // LOOKED_AT)
+    sides = []
+    for source in files[::step]:
+        try:
+            sides.append(min(header(source)))
+        except DataError:
+            continue  # named, counted and left out when they are all read
+    if not sides:
+        raise DataError(f"{pictures}: none of the pictures can be read.", "Replace them.")
+    return Survey(len(found.train), len(found.test), len(found.classes), int(statistics.median(sides)))
+
+
+# --- the network ------------------------------------------------------------------------------------------------------
+
+
+def _start(survey: Survey, network: str | None, weights: str | None, method: str) -> _Plan:
+    """The network, and the weights that it starts from."""
+    reasons = []
+    if network is None and weights is None and not available(NETWORK):
+        name = FROM_NOTHING
+        reasons.append(f"the weights of {NETWORK} cannot be had here, so {name} is trained from nothing.")
+        reasons.append(f"To start from trained weights: {cure_for(NETWORK)}")
+    else:
+        name = network or NETWORK
+    section = _section(name, method)
+    init = weights
+    if init is None and section["name"] in ("timm", "vit", "torchvision"):
+        if section["name"] != "torchvision" and not available(name):
+            raise RecipeError(f"the weights of {name} cannot be had: there is no connection.", cure_for(name))
+        init = "pretrained"
+    if init is not None:
+        reasons.append(f"{name}, from {'its published weights' if init == 'pretrained' else init}")
+    return _Plan(survey, section, {"name": method}, init, 0, reasons)
+
+
+def _section(name: str, method: str) -> dict[str, Any]:
+    if timm_facts(name) is not None:
+        return {"name": "vit" if method in TRUNKS else "timm", "model": name}
+    if name in BACKBONES:
+        return {"name": name}
+    import timm
+    from torchvision import models
+
+    known = models.list_models(module=models)
+    if name not in known:
+        cure = did_you_mean(name, [*timm.list_models(), *known, *BACKBONES])
+        raise RecipeError(f'--network is "{name}", which neither timm nor torchvision has.', cure)
+    return {"name": "torchvision", "model": name}
+
+
+def _sizes(plan: _Plan) -> Iterator[int]:
+    """The sizes that pictures may get, rising."""
+    side = plan.survey.side
+    if not plan.pretrained:
+        yield side if side <= SMALL else SMALLEST
+        return
+    native = int(expected_input(plan.backbone).get("size", 224))
+    most = min(native, max(SMALLEST, ENLARGED * side))
+    yield from range(min(SMALLEST, native), most + 1, STEP)
+
+
+def _model(plan: _Plan) -> FlexibleModel:
+    recipe = make_recipe(_document("", plan, 1) | {"train": {}}, where="the proposed recipe")
+    torch.manual_seed(0)
+    return build(recipe.backbone, recipe.method, plan.survey.classes, (3, plan.size, plan.size))
+
+
+# --- exits ------------------------------------------------------------------------------------------------------------
+
+
+def _place_exits(plan: _Plan) -> None:
+    """Cuts a network that has no exits of its own at shares of its time."""
+    if plan.method["name"] != "exits" or plan.backbone["name"] in ("fastnet", "msdnet"):
+        return
+    plan.method["name"] = "static"
+    network = _model(plan).get_submodule("backbone")
+    plan.method["name"] = "exits"
+    shape = (3, plan.size, plan.size)
+    chosen = nearest_in_time(network, [place for place in cuts(network, shape) if "#" not in place.name], shape)
+    tokens = all(place.tap is not None and place.tap.layout == "tokens" for place, _ in chosen)
+    plan.method |= {
+        "at": [place.name for place, _ in chosen],
+        "branch": {"name": "linear", "norm": True} if tokens else {"name": "conv"},
+    }
+    words = ", ".join(f"{place.name} ({100 * share:.0f} %)" for place, share in chosen)
+    plan.reasons.append(f"exits after these shares of the network's time, measured here: {words}")
+
+
+def nearest_in_time(
+    network: nn.Module, places: Sequence[CutPoint], shape: tuple[int, ...], wanted: Sequence[float] = SHARES
+) -> list[tuple[CutPoint, float]]:
+    """The places to cut at that come nearest to these shares of a network's time, with their shares."""
+    usable = [place for place in places if place.tap is not None and place.tap.layout != "flat"]
+    shares = time_shares(network, [place.name for place in usable], shape)
+    found: dict[str, tuple[CutPoint, float]] = {}
+    for share in wanted:
+        free = [place for place in usable if place.name not in found and 0.05 < shares[place.name] < 0.95]
+        if free:  # of two as near, the end of a larger part
+            best = min(free, key=lambda p: (round(abs(shares[p.name] - share), 2), p.name.count(".")))
+            found[best.name] = (best, shares[best.name])
+    if not found:
+        cause = f"{type(network).__name__} has no place where an exit would save time."
+        raise RecipeError(cause, "Choose another network with --network, or --method static.")
+    return sorted(found.values(), key=lambda pair: pair[1])
+
+
+@torch.inference_mode()
+def time_shares(network: nn.Module, names: Sequence[str], shape: tuple[int, ...], rounds: int = 15) -> dict[str, float]:
+    """Of the time of one picture, what has passed when each of these modules returns; medians."""
+    passed: dict[str, list[float]] = {name: [] for name in names}
+    began = [0.0]
+
+    def note(name: str) -> Any:
+        def returned(module: nn.Module, given: Any, output: Any) -> None:
+            passed[name].append(time.perf_counter() - began[0])
+
+        return returned
+
+    network.eval()
+    hooks = [network.get_submodule(name).register_forward_hook(note(name)) for name in names]
+    whole = []
+    x = example(shape, 1, torch.randn)
+    try:
+        for _ in range(rounds + 2):
+            began[0] = time.perf_counter()
+            network(x)
+            whole.append(time.perf_counter() - began[0])
+    finally:
+        for hook in hooks:
+            hook.remove()
+    shares = {name: [spent / total for spent, total in zip(times, whole)] for name, times in passed.items()}
+    return {name: statistics.median(each[2:]) for name, each in shares.items()}
+
+
+# --- time -------------------------------------------------------------------------------------------------------------
+
+
+def _fit_into(plan: _Plan, sizes: Sequence[int], seconds: float) -> tuple[int, dict[str, Any]]:
+    """Takes the largest size at which a useful training fits into the time; gives its epochs, and how a step runs."""
+    survey = plan.survey
+    wanted = max(LEAST_EPOCHS, min(MOST_EPOCHS, SEEN // survey.train))
+    plan.size = sizes[0]
+    settings, rate = _rate(plan)
+    fits = [size for size in sizes if _epochs(plan, rate * (sizes[0] / size) ** 2, seconds) >= wanted]
+    if fits and fits[-1] != sizes[0]:
+        plan.size = fits[-1]
+        settings, rate = _rate(plan)
+    epochs = _epochs(plan, rate, seconds)
+    chosen = {key: getattr(settings, key) for key in ("precision", "memory_format", "compile")}
+    chosen["precision_chosen"] = True
+    epoch_s = survey.train / rate
+    plan.reasons.append(
+        f"{plan.size} pixels: about {rate:.0f} pictures/s, an epoch takes {duration(epoch_s)}; "
+        f"{some(max(1, int(epochs)), 'epoch')} for {duration(seconds)}"
+    )
+    if epochs < 1:
+        plan.reasons.append(f"a whole epoch takes longer than {duration(seconds)}: one is trained all the same")
+    return max(1, min(LONGEST[plan.pretrained], int(epochs))), chosen
+
+
+def _epochs(plan: _Plan, rate: float, seconds: float) -> float:
+    """How many fit into the time, with validation after each, and the test pictures at the end."""
+    validated = min(VALIDATION, plan.survey.train // 10)
+    epoch_s = (plan.survey.train - validated + validated / FORWARD) / rate
+    return (RESERVE * seconds - plan.survey.test / FORWARD / rate) / epoch_s
+
+
+def _rate(plan: _Plan) -> tuple[Train, float]:
+    """How a training step runs best at this size, and the pictures per second that it then takes."""
+    document = _document("", plan, 10) | {"train": _train(plan, 10)}
+    recipe = make_recipe(document, where="the proposed recipe")
+    model, batch = _model(plan), recipe.data.batch_size
+    inputs = example((3, plan.size, plan.size), batch, torch.randn)
+    labels = torch.arange(batch) % plan.survey.classes
+    objective = make_objective(recipe.loss, model.points, "classes")
+    pair: tuple[Any, Any] = (inputs, labels)
+    many = 10**6  # steps: worth every probe
+    settings = recipe.train.model_copy(update={"compile": "off"})
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    settings = choose(settings, model, model.points, pair, many, objective, device, quiet=True)
+    step_s = Timing(model, model.points, objective, pair, time.perf_counter).step_s(settings)
+    return settings, batch / step_s
+
+
+# --- the recipe -------------------------------------------------------------------------------------------------------
+
+
+def _document(pictures: str, plan: _Plan, epochs: int) -> dict[str, Any]:
+    """All sections but `train`."""
+    small = plan.survey.side <= SMALL
+    holdout = min(VALIDATION, max(1, plan.survey.train // 10))
+    batch = 64 if plan.pretrained else 500 if plan.survey.train >= 10_000 else 100
+    data: dict[str, Any] = {"name": "folder", "root": pictures, "size": plan.size, "batch_size": batch, "flip": True}
+    data |= {"crop": max(2, plan.size // 8)} if small else {"crop_scale": [0.35, 1.0]}
+    if not plan.pretrained and epochs >= 20:
+        data["erase"] = 0.25
+    points = 4 if plan.method["name"] == "exits" else 1
+    warmup = round(max(1.0, 0.2 * epochs), 1)
+    loss: dict[str, Any] = {"name": "distill", "teachers": "largest", "lam": 0.5, "tau": 2.0, "smoothing": 0.1}
+    loss |= {"warmup": warmup}
+    if points > 1 and plan.backbone["name"] == "fastnet":
+        loss |= {"lam": 0.3, "tau": 1.0, "smoothing": 0.2, "weights": [0.5, 0.5, 0.5, 1.0]}
+    return {
+        "data": data | {"holdout": holdout},
+        "backbone": dict(plan.backbone),
+        "method": dict(plan.method),
+        "loss": loss if plan.method["name"] != "static" else {"name": "distill", "smoothing": loss["smoothing"]},
+    }
+
+
+def _train(plan: _Plan, epochs: int) -> dict[str, Any]:
+    common: dict[str, Any] = {"epochs": max(1, epochs), "decay_all": False, "init": plan.init}
+    if not plan.pretrained:
+        optimizer = {"name": "sgd", "momentum": 0.85, "nesterov": True}
+        schedule = {"name": "one_cycle", "pct_start": 0.2}
+        return common | {"optimizer": optimizer, "lr": 0.75, "weight_decay": 1e-3, "schedule": schedule, "ema": 0.999}
+    adam = {"optimizer": {"name": "adamw"}, "weight_decay": 0.05, "schedule": "cosine", "warmup": 0.5, "ema": 0.999}
+    if plan.fine:
+        return common | adam | {"lr": 5e-4, "layer_decay": 0.75, "clip": 1.0}
+    return common | adam | {"lr": 1e-3}
+
+
+def train_pictures(
+    pictures: str, folder: Path, changes: Sequence[str] = (), *, resume: bool = False, quiet: bool = False, **asked: Any
+) -> Path:
+    """Trains a proposed recipe into a run folder, where it is written down. asked: see `propose`."""
+    if resume:
+        if (folder / RECIPE).is_file():
+            return train(None, folder, resume=True, quiet=quiet)
+        raise CheckpointError(f"{folder} holds no training to resume.", f"Start it: supple train {pictures}.")
+    begin(folder, None if (folder / RECIPE).is_file() else Recipe.model_construct(), False)  # refused before measuring
+    proposal = propose(pictures, quiet=quiet, **asked)
+    recipe = proposal.recipe(changes)
+    files.write(folder / PROPOSED, proposal.to_yaml())
+    if not quiet:
+        for reason in proposal.reasons:
+            say(reason)
+        say(f"recipe: {folder / PROPOSED}; change it, and train it again: supple train {folder / PROPOSED} --out NEW")
+    return train(recipe, folder, quiet=quiet)
+
+
+def is_pictures(target: str) -> bool:
+    """Whether a path is that of pictures, not of a recipe or a run."""
+    path = Path(target).expanduser()
+    if path.is_dir():
+        return not any((path / name).exists() for name in (MANIFEST, RECIPE, STATE))
+    return path.is_file() and path.suffix.lower() in (".zip", ".csv")
