@@ -16,7 +16,7 @@ from supple import checkpoint, cost
 from supple.analysis import IMAGES, check_options, method_of
 from supple.analysis import analyse as run_analysis
 from supple.analysis.finding import Finding, Subject, choose
-from supple.checkpoint import Run
+from supple.checkpoint import Run, Source
 from supple.data.preprocess import saved_preprocess
 from supple.data.registry import load as load_set
 from supple.errors import DataError, RecipeError
@@ -36,7 +36,6 @@ from supple.model import FlexibleModel
 from supple.opening import (
     Opened,
     Path_,
-    Source,
     check_targets,
     class_names,
     input_settings,

@@ -154,6 +154,9 @@ def load(folder: str | PathLike[str], factory: Callable[[], FlexibleModel] | Non
     return model.eval()
 
 
+Source = FlexibleModel | str | PathLike[str]  # a model in hand, a run folder, or the Run of a training
+
+
 @dataclass(frozen=True)
 class Run:
     """A run folder, and its model in hand. It stands for the folder wherever a path is taken."""

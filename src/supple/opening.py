@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 
 from supple import checkpoint
+from supple.checkpoint import Source
 from supple.data.loaders import as_batches
 from supple.data.registry import load as load_set
 from supple.data.splits import Splits
@@ -23,7 +24,6 @@ from supple.text import first
 from supple.training.build import load_data, skeleton
 
 Path_ = str | os.PathLike[str]
-Source = FlexibleModel | Path_  # a model in hand, a run folder, or the Run of a training
 DRAWN = 256  # labels that are looked at before a training
 
 

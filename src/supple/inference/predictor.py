@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from supple.errors import DataError, LateError, PointError, RecipeError
+from supple.errors import DataError, LateError, PointError
 from supple.inference.costs import ChainCosts, answered_by
 from supple.inference.engines import Array, Engine, Graphs, Stage, State, take
 from supple.inference.inputs import count, taken, zeros
@@ -279,14 +279,9 @@ class Predictor:
 
     def _share_of_full(self, text: str) -> float:
         """The MACs that "0.7x" means."""
-        try:
-            share = Target.parse("budget_macs", text)
-        except RecipeError:
-            share = None
-        if share is None or not share.relative:
-            raise PointError(
-                f"budget_macs is {text!r}.", 'Give a number of MACs, or a share of the full model: "0.7x".'
-            )
+        if not text.endswith("x"):
+            raise PointError(f"budget_macs is {text!r}.", 'Give a number of MACs, or a share of full: "0.7x".')
+        share = Target.parse("budget_macs", text)
         full = self._macs(str(FULL))
         if not full:
             cause = f"{text} is a share of the full model, whose MACs are not known here."

@@ -17,6 +17,7 @@ from supple.inference.engines import (
     PRECISIONS,
     available,
     must_have_bf16,
+    not_installed,
     open_engine,
     precision_here,
 )
@@ -212,10 +213,9 @@ def named(path: Path, choices: list[Choice], engine: str) -> list[Choice]:
     found = [c for c in choices if c.engine == engine]
     if found:
         return found
-    _, package, kinds = ENGINES[engine]
+    _, _, kinds = ENGINES[engine]
     if not any(engine in available(kind) for kind in kinds):
-        extra = "" if package == "torch" else "[export]"
-        raise RecipeError(f"the engine {engine} is not installed.", f"Install it: pip install 'supple{extra}'.")
+        raise not_installed(engine)
     there = [open_bundle(path)] if is_bundle(path) else exports_of(path)
     for bundle in there:
         if bundle.kind in kinds and bundle.check(engine, precision_here(bundle.precision)) is None:

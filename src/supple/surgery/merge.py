@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from supple import checkpoint
+from supple.checkpoint import Source
 from supple.data.parts import Dataset
 from supple.errors import MergeError
 from supple.model import FlexibleModel
@@ -24,8 +25,6 @@ from supple.recipe import Recipe
 from supple.scoring import OnProgress, to_device
 from supple.surgery.ensemble import Accuracy, answers, hits, orders
 from supple.training.finalize import score_and_save
-
-Source = FlexibleModel | str | os.PathLike[str]
 
 
 @dataclass(frozen=True)
