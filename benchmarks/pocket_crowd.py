@@ -102,7 +102,7 @@ def table(way: str, seeds: list[int]) -> str:
 
 
 def scene_count(part) -> list[float]:
-    return [float(len(scene.points)) for scene in part.scenes]
+    return [float(len(sample.points)) for sample in part.samples]
 
 
 def draw(to: Path, shown: tuple[int, ...] = (0, 24, 48, 72)) -> None:

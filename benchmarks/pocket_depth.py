@@ -16,7 +16,7 @@ from pathlib import Path
 from jobs import Job, do, kept, supple, train
 from spread import interval, spread
 from supple.checkpoint import load
-from supple.cli.common import recipe_of
+from supple.opening import recipe_of
 from supple.point import FULL
 from supple.scoring import evaluate, evaluate_group
 from supple.training.build import load_data

@@ -30,7 +30,7 @@ from supple.point import FULL
 from supple.recipe import load_recipe
 from supple.training.build import fresh_model, skeleton
 from supple.training.loop import Training, fit
-from supple.training.step import compile_regions, make_fabric
+from supple.training.step import compile_modules, make_fabric
 
 BATCH = 64
 
@@ -139,7 +139,7 @@ def main() -> None:
     )
 
     compiled = copy.deepcopy(msdnet)
-    compile_regions(compiled)
+    compile_modules(compiled)
     start = time.perf_counter()
     step = stepper(compiled, msdnet.points, x, y)
     step()

@@ -102,6 +102,33 @@ def test_verbs_print_nothing_unless_asked(capsys, tmp_path, run):
 # --- fit --------------------------------------------------------------------------------------------------------------
 
 
+def test_every_verb_takes_the_run_of_a_module_without_a_name_and_writes_into_its_folder(tmp_path, capsys):
+    run = fitted(tmp_path / "run")
+    again = lambda: supple.load(run.folder, factory=own)
+    supple.evaluate(run, DATA)
+    supple.profile(run)
+    supple.bench(run, rounds=5)
+    assert any(row.p50_ms for row in again().ladder)
+    policy = supple.calibrate(run, DATA, budget_macs="0.9x")
+    assert again().policy == policy
+    exported = supple.export(run, points=["full"], calibration=DATA)
+    assert exported.folder == run.folder / "export" / "onnx-fp32"
+    supple.bench(run, engine="all", rounds=5)
+    supple.extract(run, tmp_path / "extracted", "exit=1")
+    supple.report(run)
+    assert supple.predict(run, X[0]).point == "full"
+    with supple.predictor(run) as predictor:
+        assert predictor.policy == policy
+    assert capsys.readouterr().err == ""
+    with torch.no_grad():
+        next(run.model.parameters()).add_(1)
+    with pytest.raises(CheckpointError, match="has changed since"):
+        supple.evaluate(run, DATA)
+    with pytest.raises(CheckpointError) as caught:
+        run.model.save(run.folder)
+    assert "a new folder" in caught.value.cure
+
+
 def test_fit_trains_in_place_and_returns_the_run(run):
     assert [line["epoch"] for line in run.metrics] == [1, 2]
     assert not run.model.training
@@ -171,6 +198,14 @@ def test_a_model_without_an_input_shape_takes_that_of_the_samples(tmp_path):
 def test_a_run_and_an_exported_folder_are_printed_in_a_line_or_two(run, tmp_path):
     assert len(repr(run)) < 200
     assert len(repr(supple.export(run.model, tmp_path / "exported", calibration=DATA))) < 500
+
+
+def test_files_are_refused_where_nothing_says_how_they_become_inputs(run, tmp_path, command):
+    folder = supple.export(run.model, tmp_path / "exported", points="full", calibration=DATA).folder
+    said = command("predict", folder, ROOT / "docs" / "curve.png", "--engine", "onnxruntime")
+    said.refused(2, "no preprocessing for files", "preprocess=")
+    with pytest.raises(DataError, match="this preprocessing cannot be used: it has no size"):
+        supple.fit(own(), DATA, DATA, out=tmp_path / "run", preprocess={"channels": 3})
 
 
 def test_a_model_exported_again_is_not_written_again_and_follows_its_policy(run, tmp_path):

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from supple.cost import count_macs, count_params, profile
+from supple.cost import costly_points, count_macs, count_params, profile
+from supple.ladder import Row
 from supple.methods import build
 from supple.recipe import load_recipe, make_recipe
 from supple.training.build import skeleton
@@ -51,6 +52,15 @@ def test_convolution_linear_and_attention_by_hand():
     assert count_macs(lambda: linear(torch.empty(4, 10))) == 4 * 10 * 7
     q = torch.empty(1, 2, 6, 4)  # 2 heads, 6 tokens, 4 dimensions: two products of 6 x 6 x 4 per head
     assert count_macs(lambda: F.scaled_dot_product_attention(q, q, q)) == 2 * 2 * 6 * 6 * 4
+
+
+def test_whatever_costs_more_than_the_full_model_is_warned_of():
+    rows = [Row("exit=1", macs=12, branch_params=3), Row("width=0.5", macs=11), Row("layers=2-1", macs=10)]
+    rows += [Row("skip=0.5", macs=12, macs_worst=12), Row("full", macs=10)]
+    branch, width = costly_points(rows)
+    assert "exit=1 costs 12 MACs, the full model 10 MACs: its branch" in branch
+    assert "width=0.5 costs 11 MACs, the full model 10 MACs: nothing is saved" in width
+    assert costly_points(rows[:-1]) == []
 
 
 def test_a_shared_parameter_counts_once():

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from supple.api import (
-        Run,
         analyse,
         bench,
         calibrate,
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
         train,
     )
     from supple.backbones._cut.cut_points import cuts
-    from supple.checkpoint import load
+    from supple.checkpoint import Run, load
     from supple.errors import LateError, PointError, SuppleError
     from supple.inference.result import Prediction
     from supple.inference.select import predictor
@@ -76,38 +75,23 @@ __all__ = [
 ]
 
 _HOME = {
-    "supple.api": (
-        "Run",
-        "analyse",
-        "bench",
-        "calibrate",
-        "evaluate",
-        "export",
-        "extract",
-        "fit",
-        "merge",
-        "predict",
-        "profile",
-        "prune",
-        "report",
-        "train",
-    ),
-    "supple.backbones._cut.cut_points": ("cuts",),
-    "supple.methods.builders": ("dense", "exits", "nested", "prunable", "shuffle", "skip", "slim", "static"),
-    "supple.checkpoint": ("load",),
-    "supple.errors": ("LateError", "PointError", "SuppleError"),
-    "supple.ladder": ("Ladder", "Row"),
-    "supple.model": ("FlexibleModel", "Output", "Stage"),
-    "supple.point": ("FULL", "Field", "Group", "Point", "add_field"),
-    "supple.inference.result": ("Prediction",),
-    "supple.inference.select": ("predictor",),
-    "supple.policy.policy": ("Policy",),
+    "supple.api": "analyse bench calibrate evaluate export extract fit merge predict profile prune report train",
+    "supple.backbones._cut.cut_points": "cuts",
+    "supple.methods.builders": "dense exits nested prunable shuffle skip slim static",
+    "supple.checkpoint": "Run load",
+    "supple.errors": "LateError PointError SuppleError",
+    "supple.ladder": "Ladder Row",
+    "supple.model": "FlexibleModel Output Stage",
+    "supple.point": "FULL Field Group Point add_field",
+    "supple.inference.result": "Prediction",
+    "supple.inference.select": "predictor",
+    "supple.policy.policy": "Policy",
 }
 
 
 def __getattr__(name: str) -> Any:
     """Finds a public name when it is first used, so that `supple --help` does not wait for torch."""
     for module, names in _HOME.items():
-        if name in names:
+        if name in names.split():
             return getattr(import_module(module), name)
     raise AttributeError(f"module 'supple' has no attribute {name!r}")

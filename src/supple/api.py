@@ -6,11 +6,9 @@ bar on stderr. What is measured of a run is written into its folder; of a model 
 run's own.
 """
 
-import json
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +16,7 @@ from supple import checkpoint, cost
 from supple.analysis import IMAGES, check_options, method_of
 from supple.analysis import analyse as run_analysis
 from supple.analysis.finding import Finding, Subject, choose
+from supple.checkpoint import Run, Source
 from supple.data.preprocess import saved_preprocess
 from supple.data.registry import load as load_set
 from supple.errors import DataError, RecipeError
@@ -37,11 +36,12 @@ from supple.model import FlexibleModel
 from supple.opening import (
     Opened,
     Path_,
-    Source,
     check_targets,
     class_names,
+    input_settings,
     must_be_run,
     must_take,
+    number_of_samples,
     open_any,
     open_source,
 )
@@ -65,26 +65,6 @@ from supple.training.loop import train as train_recipe
 from supple.training.propose import is_pictures, train_pictures
 
 Points = Iterable[AnyPoint] | AnyPoint | None  # None: all
-
-
-@dataclass(frozen=True)
-class Run:
-    """A finished training. It stands for its folder wherever a path is taken."""
-
-    folder: Path
-    model: FlexibleModel = field(repr=False)
-
-    @property
-    def ladder(self) -> Ladder:
-        return self.model.ladder
-
-    @property
-    def metrics(self) -> list[dict[str, Any]]:
-        """A line for every epoch."""
-        return [json.loads(line) for line in (self.folder / checkpoint.METRICS).read_text().splitlines()]
-
-    def __fspath__(self) -> str:
-        return str(self.folder)
 
 
 # --- make a flexible model --------------------------------------------------------------------------------------------
@@ -153,7 +133,7 @@ def fit(
         if val is not None or test is not None:
             raise DataError("data is a path, which is split: val and test do not go with it.", "Leave them out.")
         shape = model.input_shape or (3, 0, 0)
-        settings = {"root": os.fspath(data), **expected(model), "size": shape[1], "channels": shape[0]}
+        settings = {"root": os.fspath(data), **input_settings(model), "size": shape[1], "channels": shape[0]}
         splits = load_set("folder", **settings)
         data, val, test = splits.train, splits.val, splits.test
         classes, preprocess = splits.train.classes, splits.train.preprocess
@@ -171,14 +151,6 @@ def fit(
     loss = {"name": loss} if isinstance(loss, str) else loss
     how: dict[str, Any] = {"loss": loss, "about": about, "resume": resume, "quiet": not progress}
     return Run(fit_model(model, data, val, Path(out), settings, test=test, **how), model)
-
-
-def expected(model: FlexibleModel) -> dict[str, Any]:
-    """How the weights that a model started from want pictures to be prepared, as settings of a data set."""
-    wanted = dict(model.expected_input)
-    if model.input_shape is not None and wanted.get("size") != model.input_shape[-1]:
-        wanted["crop_share"] = 1.0
-    return wanted
 
 
 def extract(source: Source, out: Path_, point: AnyPoint = "full", *, deploy: bool = False) -> Path:
@@ -222,7 +194,7 @@ def merge(
     """One model of the layers of several. plan: for every layer its source, from 1; None: a random one that takes no
     source twice. ends: whose stem, norm and head. out: a new run folder for it, scored on `data`.
     """
-    planned = plan_merge((s if isinstance(s, FlexibleModel) else Path(s) for s in sources), plan, ends, seed)
+    planned = plan_merge(sources, plan, ends, seed)
     if out is None:
         return merge_models(planned.models, planned.plan, planned.owner)
     checkpoint.check_out(Path(out))
@@ -262,7 +234,7 @@ def evaluate(
     result, known = Ladder(cost.profile(model, asked)), model.ladder
     counts = {row.point: row.counts() for row in result}
     groups = [*model.groups.values()] if points is None and draws and precision == "fp32" else []
-    with counting(_size(samples) * (1 + len(groups)), "evaluating", quiet=not progress) as count:
+    with counting(number_of_samples(samples) * (1 + len(groups)), "evaluating", quiet=not progress) as count:
         if precision == "bf16":
             for score, in_bf16 in scores_in_bf16(model, samples, asked):
                 for ladder in (result, known):
@@ -279,12 +251,6 @@ def evaluate(
     if data is None or opened.folder is None:
         opened.keep(known)
     return result
-
-
-def _size(data: Any) -> int:
-    """Samples, for a progress bar; 0 where nobody knows."""
-    held = getattr(data, "dataset", data)
-    return len(held) if hasattr(held, "__len__") else 0
 
 
 def bench(
@@ -320,7 +286,7 @@ def bench(
     asked = [str(as_point(one)) for one in ([points] if isinstance(points, (str, Point)) else points or ())]
     with counting(rounds * len(sizes), "timing", quiet=not progress, timing=True) as on_progress:
         how = {"threads": count, "rounds": rounds, "on_progress": on_progress}
-        return bench_engines(Path(source), engine, against, asked, sizes, **how)
+        return bench_engines(source, engine, against, asked, sizes, **how)
 
 
 def analyse(
@@ -391,7 +357,7 @@ def calibrate(
         raise RecipeError(cause, f"Limit its time instead: supple predict {opened.name} FILE --deadline-ms 50.")
     held, seed = opened.data(data, "val"), opened.recipe.train.seed
     how: dict[str, Any] = {"measure": measure, "keep_dominated": keep_dominated, "seed": seed}
-    with counting(min(_size(held), MOST), "calibrating", quiet=not progress) as on_progress:
+    with counting(min(number_of_samples(held), MOST), "calibrating", quiet=not progress) as on_progress:
         model.policy = find_policy(model, held, given[0], **how, on_progress=on_progress)
     if opened.folder is not None:
         checkpoint.save_policy(opened.folder, model.policy)

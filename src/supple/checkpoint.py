@@ -6,35 +6,32 @@ sha256 in the manifest, which is written last: a folder without one is a run tha
 
 import hashlib
 import json
+import sys
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from supple import files
-from supple.errors import CheckpointError, PointError
-from supple.files import as_bytes, sha256, staged, write
+from supple.errors import IMPORTED, CheckpointError, PointError, RecipeError, import_cure
+from supple.files import as_bytes, as_shape, sha256, staged, write
 from supple.ladder import Ladder
 from supple.machine import versions
 from supple.model import FlexibleModel
 from supple.point import Point
-from supple.policy.policy import Policy
+from supple.policy.policy import POLICY, Policy, run_policy
 from supple.recipe import Recipe, make_recipe
 
 FORMAT = 3
-WEIGHTS, MANIFEST, LADDER, POLICY = "model.safetensors", "manifest.json", "ladder.json", "policy.json"
+WEIGHTS, MANIFEST, LADDER = "model.safetensors", "manifest.json", "ladder.json"
 METRICS, RECIPE, STATE = "metrics.jsonl", "recipe.yaml", "state"
 
 
-def read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(f"{path} is missing.", _what_a_run_is(path.parent)) from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}.", "Restore it, or train again.") from None
+def read_json(path: Path) -> dict[str, Any]:
+    return files.read_json(path, "Restore it, or train again.", _what_a_run_is(path.parent))
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -55,13 +52,13 @@ def _what_a_run_is(folder: Path) -> str:
 
 
 def save(folder: Path, model: FlexibleModel, recipe: Recipe | None = None, facts: dict[str, Any] | None = None) -> None:
-    """Writes the weights and the manifest that vouches for them; neither is in place before both are on the disk.
+    """Writes the weights and the manifest that has their digest; neither is in place before both are on the disk.
 
     recipe: how the model was made; None: as the model says itself.
     """
     manifest = {
         "format": FORMAT,
-        "recipe": (recipe or model.recipe or recipe_of_model(model)).resolved(),
+        "recipe": (recipe or recipe_of_model(model)).resolved(),
         "task": model.task,
         "classes": list(model.classes),
         "input_shape": list(model.input_shape or ()),
@@ -69,6 +66,7 @@ def save(folder: Path, model: FlexibleModel, recipe: Recipe | None = None, facts
         "points": [str(point) for point in model.points],
         "settled": [str(point) for point in model.settled],
         "versions": versions(),
+        "imports": [*IMPORTED],
         **(facts or {}),
     }
     with staged(folder / WEIGHTS, weights_of(model)) as weights:
@@ -91,7 +89,7 @@ def save_new(folder: Path, model: FlexibleModel) -> Path:
 def check_out(out: Path) -> None:
     """What is written needs a folder of its own."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise CheckpointError(f"{out} already exists and is not an empty folder.", "Choose a new folder with --out.")
+        raise CheckpointError(f"{out} already exists and is not an empty folder.", "Choose a new folder (--out).")
 
 
 def weights_of(model: FlexibleModel) -> dict[str, Tensor]:
@@ -111,12 +109,15 @@ def digest(model: FlexibleModel) -> str:
 
 
 def recipe_of_model(model: FlexibleModel, **sections: Any) -> Recipe:
-    """What a model in hand says of itself as a recipe; what has no name is left empty."""
+    """The recipe of a model: that of its training or, with new sections, what it says of itself; what has no name is
+    left empty."""
+    if model.recipe is not None and not sections:
+        return model.recipe
     known = {"data": {}, "backbone": model.backbone_spec or {}, "method": model.method_spec or {}}
     return make_recipe({**known, **sections}, where="the model", partial=True)
 
 
-def load(folder: str | Path, factory: Callable[[], FlexibleModel] | None = None) -> FlexibleModel:
+def load(folder: str | PathLike[str], factory: Callable[[], FlexibleModel] | None = None) -> FlexibleModel:
     """Opens a run folder: the model in eval mode, with its ladder, policy, class names and preprocessing.
 
     factory: builds the same model untrained. It is needed where the run does not know how, which is so for networks
@@ -129,17 +130,21 @@ def load(folder: str | Path, factory: Callable[[], FlexibleModel] | None = None)
     digest = sha256(folder / WEIGHTS) if (folder / WEIGHTS).is_file() else None
     if digest is not None and digest != manifest["files"].get(WEIGHTS):
         cure = "The file was altered or truncated since it was saved. Restore it, or train again."
-        raise CheckpointError(f"{folder / WEIGHTS} is not the file that {MANIFEST} vouches for.", cure)
+        raise CheckpointError(f"{folder / WEIGHTS} does not match its digest in {MANIFEST}.", cure)
     tensors = read_tensors(folder / WEIGHTS)
     try:
         recipe = read_recipe(folder)
-        shape, classes = _tuples(manifest["input_shape"]), tuple(manifest["classes"])
+        shape, classes = as_shape(manifest["input_shape"]), tuple(manifest["classes"])
         model = _untrained(folder, recipe, len(classes), shape) if factory is None else factory()
         model.input_shape, model.recipe = shape, recipe
         model.add_points(Point.parse(text) for text in manifest["settled"])
         model.classes, model.task = classes, manifest["task"]
         saved = manifest["preprocess"]
         model.preprocess = None if saved is None else saved_preprocess(model.task, saved)
+    except (RecipeError, PointError) as error:
+        if not set(manifest.get("imports", ())) - {*sys.modules}:
+            raise
+        raise CheckpointError(f"{folder / MANIFEST}: {error.cause}", import_cure(manifest)) from None
     except (LookupError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{folder / MANIFEST} is incomplete: {error}.", "Restore it, or train again.") from None
     built = "" if factory is None else "The factory builds another network than the one that was saved."
@@ -149,18 +154,49 @@ def load(folder: str | Path, factory: Callable[[], FlexibleModel] | None = None)
     return model.eval()
 
 
+Source = FlexibleModel | str | PathLike[str]  # a model in hand, a run folder, or the Run of a training
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder, and its model in hand. It stands for the folder wherever a path is taken."""
+
+    folder: Path
+    model: FlexibleModel = field(repr=False)
+
+    @property
+    def ladder(self) -> Ladder:
+        return self.model.ladder
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """A line for every epoch."""
+        return [json.loads(line) for line in (self.folder / METRICS).read_text().splitlines()]
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
+
+
+def model_of(source: str | PathLike[str]) -> FlexibleModel:
+    """The model of a run: that in hand, with what was measured of the folder since, or the saved one."""
+    if not isinstance(source, Run):
+        return load(source)
+    if digest(source.model) != read_manifest(source.folder)["files"].get(WEIGHTS):
+        cure = "Give the model instead of the run; or save it in a folder of its own: model.save(folder)."
+        raise CheckpointError(f"the model of {source.folder} has changed since it was saved.", cure)
+    source.model.ladder = load_ladder(source.folder)
+    source.model.policy = load_policy(source.folder, source.model)
+    return source.model.eval()
+
+
 def _untrained(folder: Path, recipe: Recipe, classes: int, shape: Any) -> FlexibleModel:
     from supple.methods import build
 
     if not recipe.backbone or not recipe.method:
         cause = f"{folder} holds the weights of a network that supple cannot build by name."
-        raise CheckpointError(cause, "Say what builds it, untrained: supple.load(folder, factory=f).")
+        cure = "In Python, give the Run of supple.fit; or say what builds it: supple.load(folder, factory=f)."
+        raise CheckpointError(cause, cure)
     return build(recipe.backbone, recipe.method, classes, shape)
-
-
-def _tuples(shape: Any) -> Any:
-    """A shape as JSON has it: lists, perhaps of lists."""
-    return tuple(map(_tuples, shape)) if isinstance(shape, list) else shape
 
 
 def fill(model: FlexibleModel, tensors: dict[str, Tensor], path: Path, cure: str = "") -> None:
@@ -183,17 +219,12 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise CheckpointError(f"there is no folder {folder}.", "Give the folder that supple train writes.")
     manifest = read_json(folder / MANIFEST)
-    if isinstance(manifest, dict) and "point" in manifest and "recipe" not in manifest:
+    if "point" in manifest and "recipe" not in manifest:
         cure = "Open its model.pt2 with torch.export.load, or give the run that it came from."
         raise CheckpointError(f"{folder} is an extracted network, not a run.", cure)
-    if (
-        not isinstance(manifest, dict)
-        or manifest.get("format") != FORMAT
-        or not isinstance(manifest.get("files"), dict)
-    ):
-        found = manifest.get("format") if isinstance(manifest, dict) else None
+    if manifest.get("format") != FORMAT or not isinstance(manifest.get("files"), dict):
         cure = f"This supple reads format {FORMAT}; another version wrote this, or the file was altered. Train again."
-        raise CheckpointError(f"{folder / MANIFEST} has format {found!r}.", cure)
+        raise CheckpointError(f"{folder / MANIFEST} has format {manifest.get('format')!r}.", cure)
     return manifest
 
 
@@ -220,8 +251,8 @@ def load_ladder(folder: Path) -> Ladder:
     except CheckpointError as error:
         cause = error.cause if str(folder / LADDER) in error.cause else f"{folder / LADDER}: {error.cause}"
         raise CheckpointError(cause, f"Delete it and measure again: supple evaluate {folder}.") from None
-    vouched = read_json(folder / MANIFEST)["files"].get(WEIGHTS) if (folder / MANIFEST).is_file() else None
-    return ladder if vouched is None or document.get("weights") == vouched else Ladder()
+    known = read_json(folder / MANIFEST)["files"].get(WEIGHTS) if (folder / MANIFEST).is_file() else None
+    return ladder if known is None or document.get("weights") == known else Ladder()
 
 
 def save_ladder(folder: Path, ladder: Ladder) -> None:
@@ -231,21 +262,14 @@ def save_ladder(folder: Path, ladder: Ladder) -> None:
 
 def load_policy(folder: Path, model: FlexibleModel) -> Policy | None:
     """The calibrated policy; None if there is none, or if it was calibrated for other weights."""
-    if not (folder / POLICY).is_file():
-        return None
-    cure = f"Delete it and calibrate again: supple calibrate {folder} --budget-macs 0.5x."
+    policy = run_policy(folder, read_manifest(folder))
     try:
-        document = read_json(folder / POLICY)
-        policy = Policy.from_json(document)
-        if document.get("weights") != read_json(folder / MANIFEST)["files"].get(WEIGHTS):
-            return None
-        if model.order(policy.points) != list(policy.points):
-            raise CheckpointError("this is not a valid policy (its points are out of order).")
-    except (CheckpointError, PointError) as error:
-        cause = error.cause if str(folder) in error.cause else f"{folder / POLICY}: {error.cause}"
-        raise CheckpointError(cause, cure) from None
-    own = {"weights", *policy.to_json()}
-    return replace(policy, facts={key: value for key, value in document.items() if key not in own})
+        if policy is not None and model.order(policy.points) != list(policy.points):
+            raise PointError("its points are out of order.")
+    except PointError as error:
+        cure = f"Delete it and calibrate again: supple calibrate {folder} --budget-macs 0.5x."
+        raise CheckpointError(f"{folder / POLICY}: this is not a valid policy: {error.cause}", cure) from None
+    return policy
 
 
 def save_policy(folder: Path, policy: Policy) -> None:

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from supple.ladder import Row
 from supple.model import FlexibleModel, example
-from supple.point import AnyPoint, Point
+from supple.point import FULL, AnyPoint, Point
 from supple.text import macs as written
 
 M = TypeVar("M", bound=nn.Module)
@@ -51,15 +51,14 @@ def mean_macs(model: FlexibleModel, points: Sequence[Point]) -> int:
     return round(sum(each[point] for point in points) / len(points))
 
 
-def costly_branches(rows: Iterable[Row]) -> list[str]:
-    """A warning for each point that costs more than the full model: its branch costs more than what it spares."""
-    rows = list(rows)
-    full = rows[-1].macs or 0
+def costly_points(rows: Sequence[Row]) -> list[str]:
+    """A warning for each point that costs more than the full model, unless its samples decide what they cost."""
+    full = next((row.macs for row in rows if row.point == str(FULL)), None)
     return [
         f"warning: {row.point} costs {written(row.macs)}, the full model {written(full)}: "
-        "its branch costs more than the rest of the network."
-        for row in rows[:-1]
-        if row.branch_params and (row.macs or 0) >= full
+        f"{'its branch costs more than the rest of the network' if row.branch_params else 'nothing is saved there'}."
+        for row in rows
+        if full is not None and row.macs is not None and row.macs > full and row.macs_worst is None
     ]
 
 

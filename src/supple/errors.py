@@ -3,6 +3,17 @@
 `status` is the exit status of the command line: 2 for a mistake that the user can correct, 1 for a failure.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
+IMPORTED: list[str] = []  # modules of the user's that --import named; a run remembers them as its `imports`
+
+
+def import_cure(manifest: Mapping[str, Any] | None = None) -> str:
+    """What to do about a name that a module of the user's brings; a manifest may say which module."""
+    modules = (manifest or {}).get("imports") or ["MODULE"]
+    return f"If a module of yours adds it, name that: {' '.join(f'--import {module}' for module in modules)}."
+
 
 class SuppleError(Exception):
     status = 2

@@ -1,6 +1,7 @@
 """Files written whole or not at all, and held by one process at a time."""
 
 import hashlib
+import json
 import os
 import shutil
 import tempfile
@@ -153,6 +154,24 @@ def read_tensors(path: Path) -> "dict[str, Tensor]":
     except (OSError, SafetensorError) as error:
         cure = "It is truncated, or not a safetensors file (pickled ones are never opened). Restore it, or train again."
         raise CheckpointError(f"{path} cannot be read: {error}.", cure) from None
+
+
+def read_json(path: Path, cure: str, missing: str | None = None) -> dict[str, Any]:
+    """A document of named values. missing: the cure where there is no such file."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is missing.", missing or cure) from None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}.", cure) from None
+    if not isinstance(document, dict):
+        raise CheckpointError(f"{path} holds a {type(document).__name__}, not named values.", cure)
+    return document
+
+
+def as_shape(sides: Any) -> Any:
+    """A shape as JSON has it: lists, perhaps of lists."""
+    return tuple(map(as_shape, sides)) if isinstance(sides, list) else sides
 
 
 def sha256(path: Path) -> str:

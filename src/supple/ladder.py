@@ -355,6 +355,8 @@ def _is_point(text: str) -> bool:
 
 def _fits(value: object, kind: Any) -> bool:
     """Whether a value read from JSON may stand in a field of this type: any number where a number belongs."""
+    if isinstance(value, bool):
+        return kind is bool
     numeric = isinstance(0, kind) or isinstance(0.0, kind)
     return isinstance(value, kind) or (numeric and isinstance(value, (int, float)))
 

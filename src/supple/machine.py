@@ -58,8 +58,8 @@ def _cpuinfo() -> str:
 
 def cores() -> int:
     """How many threads a program may use here, as torch counts them: OMP_NUM_THREADS, or all cores."""
-    said = os.environ.get("OMP_NUM_THREADS", "")
-    return max(1, int(said)) if said.isdecimal() else os.cpu_count() or 1
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    return max(1, int(given)) if given.isdecimal() else os.cpu_count() or 1
 
 
 def versions() -> dict[str, str]:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 
 from supple import checkpoint
+from supple.checkpoint import Source
 from supple.data.loaders import as_batches
 from supple.data.registry import load as load_set
 from supple.data.splits import Splits
@@ -23,7 +24,6 @@ from supple.text import first
 from supple.training.build import load_data, skeleton
 
 Path_ = str | os.PathLike[str]
-Source = FlexibleModel | Path_  # a model in hand, or a run folder
 DRAWN = 256  # labels that are looked at before a training
 
 
@@ -43,7 +43,7 @@ class Opened:
     def recipe(self) -> Recipe:
         if self.folder is not None:
             return checkpoint.read_recipe(self.folder, self.changes)
-        return self.model.recipe or checkpoint.recipe_of_model(self.model)
+        return checkpoint.recipe_of_model(self.model)
 
     def points(self, wanted: Iterable[AnyPoint] | AnyPoint | None) -> list[Point]:
         """The points asked for, in execution order; None: all."""
@@ -107,7 +107,7 @@ def open_source(source: Source, changes: Iterable[str] = ()) -> Opened:
         if not change.startswith("data."):
             cure = "Only data.* can be changed for a finished run; train a new one for the rest."
             raise RecipeError(f'"{change}" does not apply to the run {folder}.', cure)
-    return Opened(checkpoint.load(folder), folder, changes)
+    return Opened(checkpoint.model_of(source), folder, changes)
 
 
 def open_any(source: Source, changes: Iterable[str] = (), device: str = "meta") -> Opened:
@@ -171,3 +171,17 @@ def class_names(model: FlexibleModel, data: Any, given: Sequence[str] | None) ->
     if given is not None and len(given) != count:
         raise DataError(f"{len(given)} classes are named; the model tells {count} apart.", "Give a name for each.")
     return tuple(map(str, named)) if len(named) == count else tuple(map(str, range(count)))
+
+
+def input_settings(model: FlexibleModel) -> dict[str, Any]:
+    """How the weights that a model started from want pictures to be prepared, as settings of a data set."""
+    wanted = dict(model.expected_input)
+    if model.input_shape is not None and wanted.get("size") != model.input_shape[-1]:
+        wanted["crop_share"] = 1.0
+    return wanted
+
+
+def number_of_samples(data: Any) -> int:
+    """Samples, for a progress bar; 0 where nobody knows."""
+    held = getattr(data, "dataset", data)
+    return len(held) if hasattr(held, "__len__") else 0

@@ -17,7 +17,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 
 from supple.errors import RecipeError
-from supple.text import did_you_mean, nearest
+from supple.text import did_you_mean, nearest, one_line
 
 T = TypeVar("T", bound=BaseModel)
 STRICT = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
@@ -123,7 +123,7 @@ def load_recipe(name: str | os.PathLike[str], changes: Iterable[str] = (), *, pa
         document = _parse(_read(path))
     except ValueError as error:
         raise RecipeError(
-            f"{path} is not valid YAML: {_first_line(error)}.", "See recipes/pocket/ for examples."
+            f"{path} is not valid YAML: {one_line(error)}.", "See recipes/pocket/ for examples."
         ) from None
     return make_recipe(document, changes, str(path), partial=partial)
 
@@ -170,11 +170,6 @@ def make_recipe(document: Any, changes: Iterable[str] = (), where: str = "recipe
         cause = f'{where}: train.sample "{sample}" is unknown for method {recipe.method["name"]}.'
         raise RecipeError(cause, did_you_mean(sample, samplers))
     return recipe
-
-
-def make_train(given: Mapping[str, Any], where: str = "train") -> Train:
-    """The settings of a training, checked."""
-    return _section(Train, "train", dict(given), where)
 
 
 def find_recipe(name: str | os.PathLike[str]) -> Path:
@@ -265,7 +260,7 @@ def _read_pairs(name: str, where: str) -> Any:
         return pairs
     except (OSError, ValueError, RecursionError) as error:
         cure = "Give a JSON file with a pair for each block: [[24, 282], [24, 282], ...]."
-        raise RecipeError(f"{where}={name} cannot be read: {_first_line(error)}.", cure) from None
+        raise RecipeError(f"{where}={name} cannot be read: {one_line(error)}.", cure) from None
 
 
 def _read(path: Path) -> str:
@@ -300,8 +295,8 @@ def _section(model: type[T], section: str, given: dict[str, Any], where: str) ->
         key = ".".join([section, *(str(part) for part in first["loc"][:1])])
         value = given.get(str(first["loc"][0])) if first["loc"] else given
         absent = first["type"] == "missing" and len(first["loc"]) == 1
-        said = "Give a list, such as [a, b]" if first["type"] == "tuple_type" else first["msg"]
-        cure = f"Add {key}." if absent else f"{said}."
+        advice = "Give a list, such as [a, b]" if first["type"] == "tuple_type" else first["msg"]
+        cure = f"Add {key}." if absent else f"{advice}."
         raise RecipeError(f"{where}: {key} is {value!r}.", cure) from None
 
 
@@ -365,7 +360,3 @@ for _tag, _pattern, _first in (
     ("float", r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+][0-9]+)?|[-+]?\.inf|\.nan", list("-+.0123456789")),
 ):
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^({_pattern})$"), _first)
-
-
-def _first_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]

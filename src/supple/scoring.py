@@ -14,6 +14,7 @@ from supple.model import FlexibleModel, Output
 from supple.point import AnyPoint, Group, Point
 from supple.tasks import get_task
 
+OnProgress = Callable[[int], None]  # is told how many more samples, or graphs, are done
 Beside = Callable[[Any, Any, dict[str, Output]], None]
 
 

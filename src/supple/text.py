@@ -1,6 +1,7 @@
 """Words and tables: the one table style, numbers with units, and guesses at what was meant."""
 
 import difflib
+import re
 import shutil
 import sys
 import textwrap
@@ -79,6 +80,11 @@ def millions(count: float | None) -> str:
     return f"{value:.{1 if value >= 10 else 2 if value >= 1 else 3}f}"
 
 
+def cost(value: float | None, unit: str) -> str:
+    """Of a policy: milliseconds, or millions of MACs."""
+    return millions(value) if unit != "ms" or value is None else f"{value:.{0 if value >= 100 else 2}f}"
+
+
 def macs(count: float | None) -> str:
     """`329 kMACs`, `12 MACs`."""
     return _with_unit(count, "MACs")
@@ -125,6 +131,12 @@ def nearest(word: str, options: Iterable[str]) -> str | None:
     folded = {option.lower(): option for option in sorted(options)}
     close = difflib.get_close_matches(word.lower(), folded, n=1, cutoff=0.6)
     return folded[close[0]] if close else None
+
+
+def one_line(error: BaseException, most: int = 200, named: bool = False) -> str:
+    """What an error says, without line breaks and colours; its kind before that, or where it says nothing."""
+    text, kind = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split())[:most], type(error).__name__
+    return f"{kind}: {text}" if named and text else text or kind
 
 
 def say(message: str) -> None:

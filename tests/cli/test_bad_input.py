@@ -313,7 +313,7 @@ DAMAGES: dict[str, tuple[Damage, tuple[str, ...]]] = {
     "manifest missing": (lambda run: (run / MANIFEST).unlink(), (MANIFEST, "is missing", "supple train")),
     "manifest truncated": (lambda run: cut(run, MANIFEST, 100), (MANIFEST, "cannot be read")),
     "manifest no text": (lambda run: (run / MANIFEST).write_bytes(b"\xff\xfe\x00"), (MANIFEST, "cannot be read")),
-    "manifest no mapping": (lambda run: (run / MANIFEST).write_text("[1]"), (MANIFEST, "format None")),
+    "manifest no mapping": (lambda run: (run / MANIFEST).write_text("[1]"), (MANIFEST, "not named values")),
     "other format": (lambda run: change_manifest(run, format=1), (MANIFEST, "has format 1", "reads format 3")),
     "no files": (lambda run: change_manifest(run, files=None), (MANIFEST,)),
     "other recipe": (

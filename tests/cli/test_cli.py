@@ -358,6 +358,20 @@ def test_a_module_of_the_users_is_imported_before_a_verb_runs(command, tmp_path,
     finally:
         BACKBONES.pop("mine", None)
     command("profile", "r.yaml", "--import", "no_such_module").refused(2, "no_such_module", "Name a Python module")
+    (tmp_path / "field_again.py").write_text("from supple.point import FIELDS, add_field\nadd_field(FIELDS['exit'])\n")
+    command("profile", "r.yaml", "--import", "field_again").refused(2, "--import field_again: points already", "once")
+
+
+def test_a_run_remembers_the_modules_it_was_made_with_and_cures_name_them(command, tmp_path, exits_copy, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine_to_name.py").write_text("")
+    monkeypatch.setattr(checkpoint, "IMPORTED", ["mine_to_name"])
+    load(exits_copy).save(tmp_path / "run")
+    manifest = tmp_path / "run" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"msdnet"', '"mine"'))
+    command("evaluate", "run").refused(2, '"mine" is unknown', "--import mine_to_name")
+    said = command("calibrate", "run", "--import", "mine_to_name")
+    said.refused(2, "none of --budget-macs", "supple --import mine_to_name calibrate RUN")
 
 
 def test_predict_measures_and_counts_for_itself_what_the_ladder_lacks(command, exits_copy, image):
@@ -547,7 +561,7 @@ def test_debug_shows_where_an_error_came_from(exits_run, capsys):
     [
         (KeyboardInterrupt(), 130, "stopped."),
         (ZeroDivisionError("a\nb"), 1, "error: ZeroDivisionError: a b"),
-        (MemoryError(), 1, "error: MemoryError: "),
+        (MemoryError(), 1, "error: MemoryError"),
         (ModuleNotFoundError("no", name="torch._C"), 1, "error: the package torch._C is not installed."),
     ],
 )

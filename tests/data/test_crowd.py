@@ -562,7 +562,6 @@ def test_preparation_is_saved_and_finds_the_sound(own):
     assert sound_beside(own / "images/00.png") == own / "images/00.wav"
     (own / "images/00.wav").unlink()
     assert prepare.input(own / "images/00.png")[1] is None
-    assert prepare.blank()[1].shape == (1, 1, 96, 64)
     for broken in ({}, {**prepare.to_json(), "size": [32]}, {**prepare.to_json(), "use_audio": 1}):
         with pytest.raises(DataError, match="preprocessing"):
             CrowdPrepare.from_json(broken)
@@ -683,7 +682,7 @@ def test_an_engine_names_a_picture_without_sound_and_answers_the_others(runs, cr
 def test_what_makes_no_sense_for_counts_is_refused(runs, crowd_folder, command, tmp_path):
     picture = crowd_folder / "images" / "00.png"
     command("evaluate", runs / "backbone", "--ensemble", runs / "density").refused(2, "mean logits")
-    command("bench", runs / "exits", "--engine", "torch", "--against", "resnet18").refused(2, "also hears")
+    command("bench", runs / "exits", "--engine", "torch", "--against", "resnet18").refused(2, "also takes sound")
     command("predict", runs / "exits", picture, "--min-confidence", 0.5).refused(2, "--min-confidence")
     command("calibrate", runs / "exits", "--budget-macs", "0.5x").refused(2, "the task count", "no confidence")
     for change, word in (

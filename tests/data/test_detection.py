@@ -647,7 +647,7 @@ def test_a_detector_is_not_exported_and_says_why(folder, tmp_path, command):
     damaged = json.loads((tmp_path / "run" / "manifest.json").read_text())
     damaged["preprocess"] = {"shorter": "x", "longest": 9, "mean": [], "std": [], "max_pixels": 1}
     (tmp_path / "run" / "manifest.json").write_text(json.dumps(damaged))
-    with pytest.raises((DataError, CheckpointError), match="unusable"):
+    with pytest.raises((DataError, CheckpointError), match="cannot be used"):
         load(tmp_path / "run")
 
 

@@ -13,8 +13,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from supple.backbones import BACKBONES
+from supple.data.classification.folder import split_by_seed
 from supple.data.images import ImageSet
-from supple.data.parts import Collection, Part
+from supple.data.parts import Collection, Part, labelled
 from supple.data.preprocess import Preprocess
 from supple.data.registry import DATASETS, DataSet, load
 from supple.data.splits import choose
@@ -270,6 +271,21 @@ def test_labels_are_checked_only_where_the_task_is_their_class(multi_label: None
     assert len(ImageSet(part, ("a", "b"), prepare, "tags")) == 4
     with pytest.raises(DataError, match=r"labels are torch.float32 \(4, 2\)"):
         ImageSet(part, ("a", "b"), prepare)
+
+
+def test_an_error_in_a_reader_of_the_users_names_the_set_and_its_module(monkeypatch: Any) -> None:
+    def broken() -> Collection:
+        raise KeyError("label")
+
+    monkeypatch.setitem(DATASETS, "broken", DataSet(broken))
+    with pytest.raises(DataError, match='"broken" cannot be read: KeyError: .label') as caught:
+        load("broken")
+    assert "test_sets; --debug" in caught.value.cure
+
+
+def test_grey_images_that_are_split_stay_grey() -> None:
+    part = labelled(torch.zeros(20, 1, 8, 8, dtype=torch.uint8), torch.arange(20) % 2)
+    assert split_by_seed(part, ("a", "b"), 0.2, 0, channels=1).channels == 1
 
 
 def test_a_set_of_an_unknown_task_is_refused(monkeypatch: Any) -> None:

@@ -234,34 +234,22 @@ def test_gtzan_has_the_three_spectra_of_the_paper() -> None:
     assert spectrogram.mels == 128
 
 
-@pytest.mark.parametrize("scale", ["htk", "slaney"])
-def test_neighbouring_mel_triangles_sum_to_one(scale: str) -> None:
-    filters = mel_filters(20, 2001, 16000, scale)  # a bin every 4 Hz
+def test_neighbouring_mel_triangles_sum_to_one() -> None:
+    filters = mel_filters(20, 2001, 16000)  # a bin every 4 Hz
     between = slice(int(filters[0].argmax()) + 1, int(filters[-1].argmax()))
     assert_close(filters.sum(0)[between], torch.ones_like(filters.sum(0)[between]))
     assert ((filters >= 0) & (filters <= 1)).all()
-    areas = mel_filters(20, 2001, 16000, scale, equal_area=True).sum(1) * 4
-    assert_close(areas, torch.ones(20), rtol=0.02, atol=0)
 
 
 def test_mel_centres_by_hand() -> None:
     # HTK: 8 kHz is 2595 log10(1 + 8000/700) = 2840.02 mel; the middle of 3 bands is at half of it.
-    htk = mel_filters(3, 8001, 16000, "htk")
+    htk = mel_filters(3, 8001, 16000)
     assert abs(int(htk[1].argmax()) - 700 * (10 ** (1420.01 / 2595) - 1)) < 1
-    # Slaney: 1 kHz is 15 mel, 6.4 kHz is 42 mel. With half the rate 6.4 kHz and 13 bands, every step is 3 mel = 200 Hz.
-    slaney = mel_filters(13, 6401, 12800, "slaney")
-    assert slaney[:5].argmax(1).tolist() == [200, 400, 600, 800, 1000]
-    assert abs(int(slaney[5].argmax()) - 1000 * 6.4 ** (3 / 27)) < 1
 
 
-@pytest.mark.parametrize("equal_area", [False, True])
-@pytest.mark.parametrize("scale", ["htk", "slaney"])
-def test_mel_filters_are_those_of_librosa(scale: str, equal_area: bool) -> None:
-    librosa = librosa_or_skip()
-    wanted = librosa.filters.mel(
-        sr=22050, n_fft=2048, n_mels=128, htk=scale == "htk", norm="slaney" if equal_area else None
-    )
-    assert_close(mel_filters(128, 1025, 22050, scale, equal_area), torch.from_numpy(wanted), rtol=1e-4, atol=1e-6)
+def test_mel_filters_are_those_of_librosa() -> None:
+    wanted = librosa_or_skip().filters.mel(sr=22050, n_fft=2048, n_mels=128, htk=True, norm=None)
+    assert_close(mel_filters(128, 1025, 22050), torch.from_numpy(wanted), rtol=1e-4, atol=1e-6)
 
 
 def librosa_or_skip() -> Any:

@@ -1,4 +1,4 @@
-"""Every method's points as graphs that say the same, and folders that vouch for what they hold."""
+"""Every method's points as graphs that say the same, and folders that list what they hold."""
 
 import json
 import shutil
@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from supple.checkpoint import WEIGHTS, load, read_manifest
+from supple.checkpoint import WEIGHTS, load, read_manifest, save_policy
 from supple.errors import CheckpointError, RecipeError, SuppleError
 from supple.exporting import convert, write
 from supple.exporting.check import Loss, arrays, decided, losses
@@ -29,6 +29,7 @@ from supple.machine import machine
 from supple.methods import METHODS
 from supple.model import Output, example
 from supple.point import FULL, Point
+from supple.policy.policy import stop_above
 from supple.scoring import Score
 from supple.tasks import Result
 from test_contract import PAIRS as CONTRACT
@@ -79,7 +80,7 @@ def held(shape) -> Held:
 def test_every_point_says_the_same_on_both_engines(method, backbone, traced_once, tmp_path):
     model = make(method, backbone)
     x = Noise(model.input_shape).batch(torch.arange(8))[0]
-    if model.settles_on == "held-out":
+    if model.settles_on == "validation":
         model.settle([(x, None)])
     with torch.no_grad():
         expected = model(x).numpy()
@@ -105,6 +106,15 @@ def test_every_point_says_the_same_on_both_engines(method, backbone, traced_once
         for point in made.points:
             answers = made.predict(given if len(given) > 1 else given[0], point=point)
             assert [answer.point for answer in answers] == [str(point)] * 8
+
+
+def test_a_graph_that_cannot_be_exported_names_the_innermost_cause_without_colours():
+    cause = RuntimeError("no ONNX function for aten.thing.default")
+    banner = RuntimeError("Failed to convert.\n\x1b[96mThis is step 3/3\x1b[0m of exporting. " + 300 * "Next steps. ")
+    banner.__cause__ = cause
+    found = convert.refused(Graph("full", torch.nn.Identity(), ()), banner)
+    assert found.cause == "full cannot be exported (aten.thing.default): no ONNX function for aten.thing.default."
+    assert "--debug" in found.cure
 
 
 def test_samples_whose_decisions_are_near_ties_are_not_compared():
@@ -173,14 +183,14 @@ def folder(exits_run, tmp_path_factory) -> Path:
 
 
 def test_what_is_altered_missing_or_newer_is_refused(folder, tmp_path):
-    for change in ("flip", "remove", "format", "unvouched"):
+    for change in ("flip", "remove", "format", "unlisted"):
         copy = Path(shutil.copytree(folder, tmp_path / change))
         manifest = json.loads((copy / "manifest.json").read_text())
         if change == "flip":
             content = bytearray((copy / "full.onnx").read_bytes())
             content[len(content) // 2] ^= 1
             (copy / "full.onnx").write_bytes(content)
-            expected = "not the file that manifest.json vouches for"
+            expected = "does not match its digest in manifest.json"
         elif change == "remove":
             (copy / "body-1.onnx").unlink()
             expected = "body-1.onnx is missing"
@@ -190,7 +200,7 @@ def test_what_is_altered_missing_or_newer_is_refused(folder, tmp_path):
         else:
             manifest["points"]["full"] = "../full.onnx"
             (copy / "manifest.json").write_text(json.dumps(manifest))
-            expected = "nothing vouches for"
+            expected = "has no digest"
         with pytest.raises(CheckpointError, match=expected):
             open_bundle(copy)
 
@@ -240,6 +250,21 @@ def test_batches_of_many_sizes_need_few_compiled_graphs(folder):
     assert {size for _, size in one._compiled} == {1, 2, -1}  # -1: one for all others
 
 
+def test_the_first_stage_of_a_chain_pays_for_compiling_the_others(folder):
+    """Else the first calls with a new size of a batch would miss their deadline, one for each stage."""
+    bundle = open_bundle(folder)
+    engine = open_engine("openvino", bundle, 1)
+    for batch in (3, 1, 5, 6):
+        state = (np.zeros((batch, *bundle.input_shape), np.float32),)
+        for k, stage in enumerate(bundle.graphs.stages):
+            state = state if stage.body is None else engine.run(stage.body, state)
+            engine.run(stage.head, state)
+            if k == 0:
+                compiled = set(engine._compiled)
+        assert set(engine._compiled) == compiled
+    assert {size for _, size in compiled} == {3, 1, -1}
+
+
 @pytest.mark.parametrize("name", ["onnxruntime", "openvino"])
 def test_the_answers_to_a_batch_stay_when_the_graph_runs_again(folder, name):
     bundle = open_bundle(folder)
@@ -255,12 +280,12 @@ def test_the_answers_to_a_batch_stay_when_the_graph_runs_again(folder, name):
 
 def test_the_fastest_engine_is_remembered_and_said(folder, tmp_path, capsys):
     copy = Path(shutil.copytree(folder, tmp_path / "copy"))
-    predictor(copy, threads=1).close()
+    predictor(copy, threads=1, progress=True).close()
     said = capsys.readouterr().err
     kept = json.loads((copy / "engine.json").read_text())
     assert kept["chosen"] in said
     assert set(kept["ms"]) == {str(choice) for choice in choices_for(copy)}
-    predictor(copy, threads=1).close()
+    predictor(copy, threads=1, progress=True).close()
     assert capsys.readouterr().err == ""
     assert is_bundle(copy)
 
@@ -275,6 +300,22 @@ def test_an_export_of_a_run_is_found_and_one_of_other_weights_is_not(folder, exi
         predictor(exits_copy, "openvino")
     with pytest.raises(RecipeError, match='no engine "opnvino"'):
         predictor(exits_copy, "opnvino")
+
+
+def test_a_run_that_answers_through_its_export_follows_its_own_policy(folder, exits_copy, capsys):
+    shutil.copytree(folder, exits_copy / "export" / "onnx-fp32")
+    for least in (0.5, 0.9):  # calibrated after the export, and once more
+        save_policy(exits_copy, stop_above((Point(exit=1), FULL), least))
+        with predictor(exits_copy, "onnxruntime", threads=1) as made:
+            assert made.policy == load(exits_copy).policy
+            assert made.policy.thresholds == (least,)
+    document = json.loads((exits_copy / "policy.json").read_text())
+    (exits_copy / "policy.json").write_text(json.dumps(document | {"weights": "0" * 64}))
+    with predictor(exits_copy, "onnxruntime", threads=1) as made:
+        assert made.policy is None
+    (exits_copy / "policy.json").write_text(json.dumps(document | {"points": ["thin=1", "full"]}))
+    with pytest.raises(CheckpointError, match="--import MODULE"):
+        predictor(exits_copy, "onnxruntime", threads=1)
 
 
 def test_a_damaged_export_is_passed_over_and_one_of_some_points_is_not_chosen(folder, exits_copy, capsys):

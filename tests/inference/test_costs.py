@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from supple.inference.costs import SAVED, ChainCosts, answered_by, looking_at
+from supple.inference.costs import SAVED, ChainCosts, answered_by
 from supple.inference.engines import Stage
 from supple.inference.latency import LatencyEstimator
 from supple.point import FULL, Point
@@ -136,25 +136,25 @@ def test_no_other_choice_of_exits_is_faster(batch):
 
         choices = [(*some, 5) for n in range(6) for some in itertools.combinations(range(5), n)]
         best = min(choices, key=expected_ms)
-        assert costs.reduced(policy, batch) == looking_at(policy, best)
+        assert costs.reduced(policy, batch) == policy.only(best)
 
 
 # --- what is left of a policy -----------------------------------------------------------------------------------------
 
 
 def test_a_reduced_policy_keeps_thresholds_and_temperatures_and_passes_the_shares_on():
-    kept = looking_at(POLICY, (0, 2))
+    kept = POLICY.only((0, 2))
     assert (kept.points, kept.thresholds, kept.temperatures) == ((EXITS[0], FULL), (0.9,), (1.0, 3.0))
     assert kept.shares == pytest.approx((0.5, 0.5))
-    kept = looking_at(POLICY, (1, 2))
+    kept = POLICY.only((1, 2))
     assert (kept.thresholds, kept.temperatures, kept.shares) == ((0.8,), (2.0, 3.0), pytest.approx((0.8, 0.2)))
-    assert looking_at(POLICY, (2,)).shares == (1.0,)
-    assert looking_at(POLICY, (0, 1)).shares == pytest.approx((0.5, 0.5))  # the last answers all that is left
+    assert POLICY.only((2,)).shares == (1.0,)
+    assert POLICY.only((0, 1)).shares == pytest.approx((0.5, 0.5))  # the last answers all that is left
 
 
 def test_points_that_no_stage_answers_are_not_chosen_from():
-    assert answered_by(STAGES, POLICY) == looking_at(POLICY, (0, 1, 2))
-    assert answered_by(STAGES[:2], POLICY) == looking_at(POLICY, (0, 1))
+    assert answered_by(STAGES, POLICY) == POLICY.only((0, 1, 2))
+    assert answered_by(STAGES[:2], POLICY) == POLICY.only((0, 1))
     assert answered_by(STAGES[:1], POLICY) is None
     assert answered_by(STAGES, None) is None
     assert answered_by(STAGES, stop_above(EXITS, 0.9)) is None  # nobody knows how many stop where

@@ -10,7 +10,6 @@ from torch.testing import assert_close
 
 from supple import FULL, Point, load
 from supple.inference.calibration import stopping_at, time_policy, time_walks
-from supple.inference.costs import looking_at
 from supple.inference.predictor import Predictor
 from supple.inference.select import of_model
 from supple.model import FlexibleModel
@@ -113,7 +112,7 @@ def test_a_policy_without_an_exit_that_takes_too_long_answers_as_one_that_never_
     sizes = counted(made, monkeypatch)
     exits, logits = reached(made, images, calibrated)
     assert sizes == [40, 40 - exits.count(0)]
-    kept, own = reached(made, images, looking_at(calibrated, (0, 2)))
+    kept, own = reached(made, images, calibrated.only((0, 2)))
     assert [(0, 2)[place] for place in kept] == exits
     assert_close(own, logits)
     whole, _ = reached(made, images, policy)  # nobody stops sooner than all exits together would have let them

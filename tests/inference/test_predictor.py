@@ -1,6 +1,7 @@
 """Answers within deadlines, with engines made by hand: what is started, what is not, and who answers."""
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from supple.ladder import Ladder, Row
 from supple.point import FULL, Point
 from supple.policy.policy import Policy, stop_above
 from supple.tasks import TASKS
+from supple.tasks.task import Answer
 
 EXITS = (Point(exit=1), Point(exit=2), FULL)
 NAMES = [str(point) for point in EXITS]
@@ -276,6 +278,12 @@ def test_a_calibrated_policy_reads_its_own_points_and_ends_at_its_last():
     assert asked == [(range(1, 3), 1, 2)]  # whoever is gathered runs two stages until the next answer
 
 
+def test_the_last_exit_is_the_full_model_also_where_the_chain_left_out_another_exit():
+    graphs = Graphs({name: name for name in NAMES}, STAGES).leave_out(set(), {"exit=2"})
+    made = predictor(Chain(0, 0, 0), graphs=graphs)
+    assert [ask(made, point=f"exit={k}").point for k in (1, 2, 3)] == ["exit=1", "exit=2", "full"]
+
+
 def test_a_point_that_is_asked_for_is_not_walked_past():
     engine = Chain(0, 0, 0)
     answer = ask(predictor(engine), point="exit=1", cancel=threading.Event())
@@ -292,12 +300,30 @@ def test_a_limit_that_is_no_number_is_refused(name, limit):
         made.predict_many([], budget_ms=limit)
 
 
+def test_what_a_task_lists_is_limited_beside_any_other_limit():
+    def listing(logits, classes, min_score=0.5):
+        return [Answer(f"from {min_score}", {}, {}) for _ in logits]
+
+    made = predictor(Chain(0, 0, 0))
+    made.task = replace(made.task, answer=listing, min_score=0.5, confidence=False)
+    for limit in ({}, {"point": "exit=1"}, {"deadline_ms": 10}, {"budget_macs": 10}):
+        assert ask(made, min_confidence=0.3, **limit).label == "from 0.3"
+    with pytest.raises(PointError, match="more than one of"):
+        ask(made, min_confidence=0.3, point="exit=1", deadline_ms=10)
+
+
+def test_one_sample_gets_one_answer_and_a_batch_of_one_a_list():
+    made = predictor(Chain(0, 0, 0))
+    assert made.predict(X[0]).point == "full"
+    assert [answer.point for answer in made.predict(X)] == ["full"]
+
+
 def test_a_confidence_is_at_most_one():
     with pytest.raises(PointError, match="min_confidence is 5"):
         ask(predictor(Chain(0, 0, 0)), min_confidence=5)
 
 
-@pytest.mark.parametrize("given", [None, 5, [X], {}, (), ([[1.0]],), (X, X), X[:0], X[0], "x.png"])
+@pytest.mark.parametrize("given", [None, 5, [X], {}, (), ([[1.0]],), (X, X), X[:0], X[0, 0], "x.png"])
 def test_an_input_that_is_none_is_refused_by_name(given):
     with pytest.raises(DataError, match="the input is of type|inputs of shapes|no preprocessing for files"):
         predictor(Chain(0, 0, 0)).predict(given)

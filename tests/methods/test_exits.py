@@ -161,7 +161,7 @@ def test_a_start_that_does_not_fit_is_refused_by_name(whole_run, tmp_path, capsy
         train(recipe({"name": "static"}, init=str(tmp_path / "gone")), tmp_path / "run2", quiet=True)
     altered = Path(shutil.copytree(whole_run, tmp_path / "altered"))
     (altered / checkpoint.WEIGHTS).write_bytes(b"x" * 100)
-    with pytest.raises(CheckpointError, match="is not the file that"):
+    with pytest.raises(CheckpointError, match="does not match its digest"):
         train(recipe({"name": "static"}, init=str(altered)), tmp_path / "run3", quiet=True)
     with pytest.raises(RecipeError, match="no published weights"):
         train(recipe({"name": "static"}, init="pretrained"), tmp_path / "run4", quiet=True)

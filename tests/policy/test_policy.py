@@ -9,7 +9,7 @@ import torch
 
 from supple.errors import CheckpointError
 from supple.point import FULL, Point
-from supple.policy.policy import MEASURES, Policy, confidence, first_sure, probabilities, stop_above
+from supple.policy.policy import MEASURES, Policy, confidence, first_sure, probabilities, read_policy, stop_above
 
 POINTS = (Point(exit=1), Point(exit=2), FULL)
 
@@ -86,7 +86,6 @@ def test_a_policy_survives_json_and_never_is_null():
 @pytest.mark.parametrize(
     "change",
     [
-        {"points": ["exit=0", "exit=2", "full"]},
         {"points": ["full"]},
         {"points": 3},
         {"thresholds": [0.5, "high"]},
@@ -105,3 +104,13 @@ def test_what_is_not_a_policy_is_refused_with_a_cure(change):
     assert "supple calibrate" in caught.value.cure
     with pytest.raises(CheckpointError):
         Policy.from_json([])
+
+
+@pytest.mark.parametrize(("imports", "cure"), [({}, "--import MODULE"), ({"imports": ["a", "thin"]}, "--import thin")])
+def test_a_policy_with_a_field_of_another_module_asks_for_the_module_before_it_is_deleted(tmp_path, imports, cure):
+    document = stop_above(POINTS, 0.5).to_json() | {"points": ["thin=1", "exit=2", "full"], "weights": "0"}
+    (tmp_path / "policy.json").write_text(json.dumps(document))
+    with pytest.raises(CheckpointError, match='"thin=1" is not a valid point') as caught:
+        read_policy(tmp_path, imports)
+    assert cure in caught.value.cure.partition("delete")[0]
+    assert read_policy(tmp_path / "none") is None

@@ -48,6 +48,14 @@ def test_the_walk_through_a_new_method_keeps_the_contract_and_trains(tmp_path):
     assert [line.split()[0] for line in done.stdout.splitlines()[-3:-1]] == ["width=0.5", "full"]
 
 
+def test_the_pages_method_passes_the_type_checker(tmp_path):
+    mypy = pytest.importorskip("mypy.api", reason="needs the extra dev")
+    (code,) = blocks("docs/add-a-method.md", "python")
+    (tmp_path / "shrink.py").write_text(code)
+    out, _, status = mypy.run([str(tmp_path / "shrink.py"), "--config-file", str(ROOT / "pyproject.toml")])
+    assert status == 0, out
+
+
 MULTILABEL = """
 import multilabel, torch
 from PIL import Image
@@ -220,11 +228,12 @@ def test_the_page_on_training_runs(tmp_path, monkeypatch):
     """Its recipes parse, its optimizer and schedule train, its model in hand learns."""
     import yaml
 
-    from supple.recipe import make_train
+    from supple.recipe import make_recipe
     from supple.training.optim import OPTIMIZERS
     from supple.training.schedule import SCHEDULES
 
-    one, other = (make_train(yaml.safe_load(block)["train"]) for block in blocks("docs/training.md", "yaml"))
+    given = [{"data": {}, "backbone": {}, "method": {}} | yaml.safe_load(b) for b in blocks("docs/training.md", "yaml")]
+    one, other = (make_recipe(document, partial=True).train for document in given)
     assert one.optimizer == {"name": "adamw", "betas": (0.9, 0.95), "eps": 1e-6}
     assert other.schedule == {"name": "step", "milestones": (30, 60), "gamma": 0.1}
 

@@ -361,9 +361,9 @@ def test_thousands_of_classes_are_shown_from_both_ends(tmp_path: Path) -> None:
 
 def test_markup_in_a_policy_is_shown_not_run(tmp_path: Path) -> None:
     rows = [row | {"point": HOSTILE, "dominated_by": HOSTILE} for row in policy()["exits"]]
-    goal = {"kind": HOSTILE, "value": 1, "relative": False, "given": HOSTILE}
+    target = {"kind": HOSTILE, "value": 1, "relative": False, "given": HOSTILE}
     names = {"names": [HOSTILE, 'a" onload="x'], "stopped": [[1, 0], [0, 1]]}
-    text = with_policy(tmp_path / "r", policy(exits=rows, goal=goal, classes=names, remark=HOSTILE))
+    text = with_policy(tmp_path / "r", policy(exits=rows, target=target, classes=names, remark=HOSTILE))
     assert "<script" not in text
     assert not any(name.startswith("on") for _, attributes in Elements(text).found for name in attributes)
 
@@ -390,7 +390,7 @@ def test_a_damaged_policy_is_refused_with_a_cure(tmp_path: Path, document: Any) 
     with pytest.raises(CheckpointError) as caught:
         with_policy(tmp_path / "r", document)
     assert "policy.json" in caught.value.cause
-    assert "supple calibrate RUN" in caught.value.cure
+    assert "supple calibrate" in caught.value.cure
 
 
 def test_a_policy_of_other_weights_is_not_shown_and_a_run_without_one_misses_nothing(tmp_path: Path, run: Path) -> None:

@@ -180,6 +180,12 @@ def test_scores_are_at_the_temperature_of_the_point():
     assert found[0].best_score == pytest.approx(0.75)
 
 
+def test_an_answer_that_names_no_class_has_no_score():
+    scores = {"red": 0.4, "blue": 0.3}
+    assert Prediction("none", scores, "full", "full", 1.0).best_score is None
+    assert Prediction("red, blue", scores, "full", "full", 1.0).best_score == 0.4
+
+
 def test_the_reason_says_when_a_limit_was_not_kept():
     def made(**limits: bool) -> Prediction:
         return Prediction("cat", {}, "exit=1", "deadline", 5.0, **limits)

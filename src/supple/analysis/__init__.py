@@ -5,12 +5,13 @@ from dataclasses import replace
 from typing import Any
 
 from supple.analysis.dense import analyse_dense
-from supple.analysis.finding import Finding, OnProgress, Subject
+from supple.analysis.finding import Finding, Subject
 from supple.analysis.shuffle import analyse_shuffle
 from supple.analysis.skip import analyse_skip
 from supple.errors import RecipeError
 from supple.model import FlexibleModel
 from supple.point import Point
+from supple.scoring import OnProgress
 
 ANALYSES: dict[str, Callable[..., Finding]] = {
     "shuffle": analyse_shuffle,

@@ -13,7 +13,6 @@ from torch import Tensor
 from supple.analysis.finding import (
     BATCH,
     Finding,
-    OnProgress,
     Subject,
     answering,
     as_csv,
@@ -27,6 +26,7 @@ from supple.methods.dense import Dense
 from supple.point import FULL
 from supple.reporting.labels import FONT, MUTED
 from supple.reporting.plots import render
+from supple.scoring import OnProgress
 from supple.text import table
 
 

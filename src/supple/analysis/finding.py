@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,13 +20,12 @@ from supple.errors import CheckpointError, DataError
 from supple.model import FlexibleModel
 from supple.reporting.labels import FONT, MUTED
 from supple.reporting.plots import INK, PAPER, plain
-from supple.scoring import to_device
+from supple.scoring import OnProgress, to_device
 
 BATCH = 128
 SHADES = LinearSegmentedColormap.from_list("none to all", ["#f4f7fa", "#9cc3de", "#2f6fb5", "#1c3566"])
 NAMED = 40  # rows that can have a name each
 NUMBERED = 24  # rows whose cells can hold a number
-OnProgress = Callable[[int], None]  # is told how many more images are done
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from supple.analysis.finding import (
     Finding,
-    OnProgress,
     Subject,
     answering,
     as_csv,
@@ -35,7 +34,7 @@ from supple.methods.shuffle import Shuffle
 from supple.point import Point
 from supple.reporting.labels import FONT
 from supple.reporting.plots import PAPER, dress, render
-from supple.scoring import draw
+from supple.scoring import OnProgress, draw
 from supple.text import table
 
 ORDERS = 50
@@ -107,7 +106,7 @@ class Walks:
     positions: Tensor  # where each layer stood (images, layers)
     norms: Tensor  # of what each layer added to the class token (images, layers)
     outputs: Tensor  # all that the recorded layer gave (images, tokens * width)
-    right: Tensor | None  # variant predict: whether the position of each layer was said rightly (images, layers)
+    right: Tensor | None  # variant predict: whether the position of each layer was predicted rightly (images, layers)
 
     @property
     def shares(self) -> Tensor:
@@ -148,8 +147,8 @@ def walk(
         for (x, _), point in zip(batches(model, data, dealt, on_progress), drawn):
             parts.append(_walk_together(model, x, point, layer))
     positions, norms, outputs, right = zip(*parts)
-    said = None if right[0] is None else torch.cat(right)
-    return Walks(torch.cat(positions), torch.cat(norms), torch.cat(outputs), said)
+    rightly = None if right[0] is None else torch.cat(right)
+    return Walks(torch.cat(positions), torch.cat(norms), torch.cat(outputs), rightly)
 
 
 def _walk_together(model: Shuffle, x: Any, point: Point, recorded: int) -> tuple[Any, ...]:
@@ -179,8 +178,8 @@ def _said_rightly(model: Shuffle, x: Any, point: Point, positions: Tensor) -> Te
     (output,) = model.run(x, (point,))
     if "position" not in output.aux:
         return None
-    said = output.aux["position"].argmax(2).cpu()  # by position: (batch, positions)
-    return (said == torch.arange(said.shape[1])).gather(1, positions - 1)
+    predicted = output.aux["position"].argmax(2).cpu()  # by position: (batch, positions)
+    return (predicted == torch.arange(predicted.shape[1])).gather(1, positions - 1)
 
 
 # --- projections and densities ---

@@ -11,11 +11,12 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from supple.analysis.finding import BATCH, Finding, OnProgress, Subject, answering, as_csv, batches, cells, heading
+from supple.analysis.finding import BATCH, Finding, Subject, answering, as_csv, batches, cells, heading
 from supple.data.parts import Dataset
 from supple.methods.skip import Skip
 from supple.point import Point
 from supple.reporting.plots import dress, point_colours, render
+from supple.scoring import OnProgress
 from supple.text import millions, table
 
 

@@ -7,14 +7,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from supple.backbones._cut.trace import short, weightless
+from supple.backbones._cut.trace import weightless
 from supple.backbones.classifier import replace_classifier
 from supple.backbones.dims import Shape, resize
 from supple.backbones.protocols import own_outputs
 from supple.errors import RecipeError
 from supple.model import Shape as ModelShape
 from supple.model import example
-from supple.text import did_you_mean
+from supple.text import did_you_mean, one_line
 
 Scalar = bool | int | float | str | None
 Arguments = dict[str, Scalar | tuple[Scalar, ...]]
@@ -90,7 +90,7 @@ def made(make: Any, what: str, settings: dict[str, Any]) -> nn.Module:
             warnings.simplefilter("ignore")
             network = make()
     except (TypeError, ValueError, AssertionError, RuntimeError, KeyError) as error:
-        cause = f"{what} cannot be built with {settings}: {short(error)}."
+        cause = f"{what} cannot be built with {settings}: {one_line(error)}."
         raise RecipeError(cause, "Change backbone.args, or data.size.") from None
     assert isinstance(network, nn.Module)
     return network
@@ -107,7 +107,7 @@ def _output_size(network: nn.Module, input_shape: ModelShape) -> int:
         with torch.no_grad():
             given = weightless(network).eval()(example(input_shape, 2, torch.empty, device="meta"))
     except Exception as error:
-        cause = f"{type(network).__name__} does not run on inputs of shape {input_shape}: {short(error)}"
+        cause = f"{type(network).__name__} does not run on inputs of shape {input_shape}: {one_line(error)}"
         raise RecipeError(cause, "Give the shape of one sample that it takes.") from None
     if not isinstance(given, torch.Tensor) or given.dim() != 2:
         what = f"a tensor of shape {tuple(given.shape)}" if isinstance(given, torch.Tensor) else type(given).__name__

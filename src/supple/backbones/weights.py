@@ -14,11 +14,11 @@ from urllib.parse import urlsplit
 import torch
 from torch import Tensor, nn
 
-from supple.backbones._cut.trace import short
 from supple.backbones.networks import for_size, made, timm_facts
 from supple.backbones.protocols import classifier_of
 from supple.errors import CheckpointError, RecipeError
 from supple.files import read_tensors
+from supple.text import one_line
 
 Section = Mapping[str, Any]  # `backbone` of a recipe
 Weights = dict[str, Tensor]
@@ -136,7 +136,7 @@ def read_weights(path: Path) -> Weights:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # damaged and hostile files raise errors of many kinds
         cure = "Give a .safetensors file, or a .pth file of tensors alone: other objects are never unpickled."
-        raise CheckpointError(f"{path} cannot be read: {short(error)}.", cure) from None
+        raise CheckpointError(f"{path} cannot be read: {one_line(error)}.", cure) from None
     for key in WRAPPERS:
         if isinstance(found, dict) and isinstance(found.get(key), dict):
             found = found[key]
@@ -174,7 +174,7 @@ def _of_timm(model: str, backbone: Section, shape: tuple[int, ...], given: Weigh
         ]
         if not differences:
             raise CheckpointError(
-                f"{source} cannot be used: {short(error)}.", "Give weights of this network."
+                f"{source} cannot be used: {one_line(error)}.", "Give weights of this network."
             ) from None
         raise _misfit(source, differences, len(differences)) from None
     weights: Weights = network.state_dict()
@@ -201,7 +201,7 @@ def _published_by_timm(model: str) -> Weights:
         try:
             return read_weights(Path(hub.hf_hub_download(facts.hf_hub_id, name, etag_timeout=10)))
         except (OSError, ValueError, RuntimeError) as error:
-            problem = short(error)
+            problem = one_line(error)
     raise RecipeError(f"the weights of {model} could not be fetched: {problem}.", cure_for(model))
 
 
@@ -288,5 +288,5 @@ def _of_torchvision(model: str, backbone: Section, given: Weights | None, source
         plain = made(lambda: models.get_model(model, weights=None, **args), f"torchvision's {model}", args)
         plain.load_state_dict(enum.get_state_dict(progress=False, weights_only=True), strict=False)
     except (OSError, RuntimeError, ValueError) as error:
-        raise RecipeError(f"the weights of {model} could not be fetched: {short(error)}.", cure_for(model)) from None
+        raise RecipeError(f"the weights of {model} could not be fetched: {one_line(error)}.", cure_for(model)) from None
     return dict(plain.state_dict())

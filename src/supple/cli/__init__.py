@@ -2,13 +2,14 @@
 
 import io
 import os
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from supple.errors import SuppleError
+from supple.errors import IMPORTED, SuppleError
 from supple.machine import own_process
-from supple.text import did_you_mean, say
+from supple.text import did_you_mean, one_line, say
 
 GROUPS = {
     "Try it": {
@@ -37,7 +38,6 @@ GROUPS = {
 }
 COMPLETE = "_SUPPLE_COMPLETE"  # the variable by which a shell asks for completions, as typer names it
 SHELLS = ("bash", "zsh", "fish", "powershell")
-IMPORTED: list[str] = []  # what --import named, for processes that a verb starts
 VERBS = {verb: text for group in GROUPS.values() for verb, text in group.items()}
 
 
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if debug:
             raise
         say(error.cause if error.status == 130 else f"error: {error.cause}")
-        say(error.cure or "See supple --help.")
+        say(_with_imports(error.cure or "See supple --help."))
         return error.status
     except KeyboardInterrupt:
         if debug:
@@ -97,13 +97,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
+def _with_imports(cure: str) -> str:
+    """Commands in it name the modules that this one named."""
+    words = "".join(f" --import {module}" for module in IMPORTED)
+    return re.sub(rf"\bsupple (?=({'|'.join(VERBS)})\b)", f"supple{words} ", cure) if words else cure
+
+
 def _unforeseen(error: Exception) -> tuple[str, str]:
     """What to say of an error that no part of supple has named, and what to do."""
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     if missing and not missing.startswith("supple"):
         cure = "Install supple with its dependencies: pip install supple. (Exported folders run with fewer.)"
         return f"error: the package {missing} is not installed.", cure
-    cause = f"error: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    cause = f"error: {one_line(error, 300, named=True)}"
     return cause, "This should not happen. Run the command again with --debug to see where."
 
 
@@ -122,8 +128,10 @@ def _import(module: str) -> None:
     sys.path.insert(0, os.getcwd())
     try:
         import_module(module)
+    except SuppleError as error:
+        raise SuppleError(f"--import {module}: {error.cause}", error.cure) from None
     except Exception as error:
-        cause = f"--import {module} failed: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        cause = f"--import {module} failed: {one_line(error, 300, named=True)}"
         raise SuppleError(cause, "Name a Python module as import does, found from this folder.") from None
     finally:
         sys.path.remove(os.getcwd())

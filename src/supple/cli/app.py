@@ -1,25 +1,11 @@
 """The verbs, gathered."""
 
 import inspect
+from importlib import import_module
 
 import typer
 
 from supple.cli import VERBS
-from supple.cli.analyse import analyse
-from supple.cli.bench import bench
-from supple.cli.calibrate import calibrate
-from supple.cli.demo import demo
-from supple.cli.doctor import doctor
-from supple.cli.evaluate import evaluate
-from supple.cli.export import export
-from supple.cli.extract import extract
-from supple.cli.list import list_
-from supple.cli.merge import merge
-from supple.cli.predict import predict
-from supple.cli.profile import profile
-from supple.cli.prune import prune
-from supple.cli.report import report
-from supple.cli.train import train
 
 EXAMPLES = {
     "list": ("supple list vit", "supple list --recipes cifar100"),
@@ -67,24 +53,8 @@ EXAMPLES = {
 }
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
-for _verb in (
-    analyse,
-    bench,
-    calibrate,
-    demo,
-    doctor,
-    evaluate,
-    export,
-    extract,
-    list_,
-    merge,
-    prune,
-    predict,
-    profile,
-    report,
-    train,
-):
-    _name = _verb.__name__.rstrip("_")
-    _text = f"{VERBS[_name][0].upper()}{VERBS[_name][1:]}.\n\n{inspect.getdoc(_verb) or ''}"
+for _name, _about in VERBS.items():  # each in the file of its name
+    _verb = getattr(import_module(f"supple.cli.{_name}"), "list_" if _name == "list" else _name)
+    _text = f"{_about[0].upper()}{_about[1:]}.\n\n{inspect.getdoc(_verb) or ''}"
     _epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in EXAMPLES[_name])
     app.command(_name, help=_text, epilog=_epilog)(_verb)

@@ -5,9 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from supple.cli import IMPORTED
 from supple.cli.common import Changes, Json, Points, Target, numbers, print_json
-from supple.errors import SuppleError
+from supple.errors import IMPORTED, SuppleError
 
 
 def bench(

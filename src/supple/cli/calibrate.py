@@ -1,3 +1,4 @@
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -36,14 +37,10 @@ def calibrate(
 
 def _tables(document: dict[str, Any]) -> str:
     """The policy for people: a table of its exits, what was expected, what was achieved."""
-    from supple.text import millions, table
+    from supple import text as words
+    from supple.text import table
 
-    timed = document["unit"] == "ms"
-    unit = "ms" if timed else "MMACs"
-
-    def cost(value: float | None) -> str:
-        return millions(value) if not timed else "-" if value is None else f"{value:.{0 if value >= 100 else 2}f}"
-
+    cost, unit = partial(words.cost, unit=document["unit"]), "ms" if document["unit"] == "ms" else "MMACs"
     lines = []
     for row in document["exits"]:
         better = f"no better than {row['dominated_by']}" if row["dominated_by"] else ""

@@ -44,12 +44,12 @@ def examine() -> Iterator[Check]:
     """The findings, in the order a person would ask. Nothing here may fail, whatever is missing."""
     yield Check("python", True, platform.python_version())
     torch, broken = _torch()
-    for name, said in versions().items():
-        if name == "torch" and torch is None and said != "not installed":
+    for name, found in versions().items():
+        if name == "torch" and torch is None and found != "not installed":
             cure = "pip install --force-reinstall torch"
-            yield Check(name, False, f"{said}, but it cannot be imported: {broken}", cure)
+            yield Check(name, False, f"{found}, but it cannot be imported: {broken}", cure)
         else:
-            yield _check(name, said != "not installed", said, said, f"pip install {name}")
+            yield _check(name, found != "not installed", found, found, f"pip install {name}")
     threads = cores() if torch is None else torch.get_num_threads()
     yield Check("processor", True, f"{machine()}, {some(threads, 'thread')} used")
     uses = "" if torch is None else f"; torch uses {torch.backends.cpu.get_cpu_capability()}"

@@ -29,6 +29,7 @@ def evaluate(
     where it is the fastest and no point clearly loses more than one percentage point.
     """
     from supple import api
+    from supple.point import Point
     from supple.tasks import get_metric
     from supple.text import macs, some
 
@@ -43,7 +44,8 @@ def evaluate(
         return
     how = {"draws": 5 if draws is None else draws, "precision": precision, "progress": not json}
     result = api.evaluate(run, None, point or None, changes=changes or (), **how)  # type: ignore[arg-type]
-    mean = anytime(result) if precision == "fp32" and any("exit=" in row.point for row in result) else None
+    exits = any(Point.parse(row.point).exit is not None for row in result if not row.is_group)
+    mean = anytime(result) if precision == "fp32" and exits else None
     if json:
         print_json({**result.to_json(), **({"anytime": mean} if mean else {})})
         return

@@ -35,8 +35,8 @@ def export(
     how: dict[str, Any] = {"points": point or None, "changes": changes or (), "progress": not json}
     bundle = api.export(run, out, to=to, int8=int8, bf16=bf16, max_drop=max_drop, **how)
     if before is not None:
-        told = "" if bundle.policy == before.policy else ", now with the thresholds of supple calibrate"
-        print_json({"folder": str(folder), "cached": True}) if json else print(f"{folder} is up to date{told}.")
+        added = "" if bundle.policy == before.policy else ", now with the thresholds of supple calibrate"
+        print_json({"folder": str(folder), "cached": True}) if json else print(f"{folder} is up to date{added}.")
         return
     if json:
         manifest = json_text.loads((bundle.folder / MANIFEST).read_text(encoding="utf-8"))

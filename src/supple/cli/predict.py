@@ -37,6 +37,7 @@ def predict(
     """Without a limit, the full model answers; RUN/export does where it is faster. Files that cannot be read are named
     (exit status 2).
     """
+    from supple.inference.inputs import must_read_files
     from supple.inference.select import predictor
     from supple.machine import cores
     from supple.progress import counting
@@ -44,15 +45,19 @@ def predict(
 
     if csv and json:
         raise RecipeError("--csv and --json are both given.", "Give one of them.")
-    choices = (point, deadline_ms, budget_macs, True if confident else None, min_confidence)
-    if sum(choice is not None for choice in choices) > 1:
+    made = predictor(
+        run,
+        "torch" if draw is not None else engine,
+        threads or cores(),
+        warm=deadline_ms is not None or confident,
+        progress=True,
+    )
+    least = min_confidence if made.task.min_score is None else None  # else it limits what is listed
+    limits = (point, deadline_ms, budget_macs, confident or None, least)
+    if sum(limit is not None for limit in limits) > 1:
         named = "--point, --deadline-ms, --budget-macs, --confident or --min-confidence"
         raise RecipeError(f"more than one of {named} is given.", "Give one of them.")
-    made = predictor(
-        run, "torch" if draw is not None else engine, threads or cores(), warm=deadline_ms is not None or confident
-    )
-    stops = confident or (min_confidence is not None and made.task.min_score is None)  # else it limits what is listed
-    if stops and not made.task.confidence:
+    if (confident or least is not None) and not made.task.confidence:
         named = "--confident" if confident else "--min-confidence"
         raise RecipeError(f"{named} is not for the task {made.task.name}: no exit says how sure it is.", "Use --point.")
     if confident:
@@ -62,6 +67,7 @@ def predict(
             say(f"no exit saves time on this engine, singly: {used.points[0]} answers as one graph")
     how: dict[str, Any] = {"point": point, "deadline_ms": deadline_ms, "confident": confident}
     how |= {"budget_macs": None if budget_macs is None else _macs(budget_macs), "min_confidence": min_confidence}
+    must_read_files(made.preprocess)
     found = gather(files, made.preprocess.endings, made.preprocess.kind)
     drawing = None if draw is None else _drawing(made, draw, min_confidence)
     answers, failures = [], []

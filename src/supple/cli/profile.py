@@ -53,5 +53,5 @@ def profile(
             header += ["acceleration"]
             lines = [[*line, f"{p.acceleration:.3f}"] for line, p in zip(lines, published)]
     print(table(header, lines))
-    for warning in cost.costly_branches(rows):
+    for warning in cost.costly_points(rows):
         say(warning)

@@ -55,7 +55,7 @@ def prune(
         print_json(document)
         return
     if found:
-        print(_told(found))
+        print(_changes(found))
     if done.left:
         print(f"dropped: {done.left}. Only the network itself was pruned.")
     for share, kept, really in zip(shares or (), done.kept, cut_off):
@@ -65,14 +65,14 @@ def prune(
 
 def _otherwise(share: float, clamped: int, cut_off: float) -> str:
     """What came out otherwise than asked for, when this share was to be kept; nothing, mostly."""
-    said = ""
+    text = ""
     if abs(1 - share - cut_off) > 0.01:
-        said += (
+        text += (
             f"{cut_off:.1%} of the dimensions were pruned instead of {1 - share:.1%} (rounding, or minimum sizes).\n"
         )
     if clamped:
-        said += f"at width {share:g}, {clamped} groups would have lost all dimensions; each keeps one.\n"
-    return said
+        text += f"at width {share:g}, {clamped} groups would have lost all dimensions; each keeps one.\n"
+    return text
 
 
 def _first() -> Any:
@@ -91,7 +91,7 @@ def _shares(text: str) -> tuple[float, ...]:
     return shares
 
 
-def _told(found: "list[Change]") -> str:
+def _changes(found: "list[Change]") -> str:
     """What became of every block, before and after."""
     from supple.text import millions, quantity, table
 

@@ -188,9 +188,9 @@ def type_name(kind: Any) -> str:
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated:
         given = [limit for part in inner[1:] for limit in (part.metadata if isinstance(part, FieldInfo) else [part])]
-        said = [f"{sign} {getattr(limit, name):g}" for limit in given for name, sign in LIMITS if hasattr(limit, name)]
+        ends = [f"{sign} {getattr(limit, name):g}" for limit in given for name, sign in LIMITS if hasattr(limit, name)]
         whole, null, _ = type_name(inner[0]).partition(" or null")
-        return " ".join((whole, " and ".join(said))).strip() + null
+        return " ".join((whole, " and ".join(ends))).strip() + null
     if origin is Literal:
         return ", ".join(map(as_yaml, inner))
     if origin in (Union, UnionType):

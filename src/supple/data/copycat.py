@@ -26,14 +26,14 @@ def unlabelled(root: str, limit: int | None, seed: int) -> list[Source]:
 
 
 @torch.inference_mode()
-def label(sources: Sequence[Source], model: FlexibleModel, watch: Callable[[int], None] | None = None) -> Tensor:
+def label(sources: Sequence[Source], model: FlexibleModel, on_progress: Callable[[int], None] | None = None) -> Tensor:
     """The class that the full model says for each image, prepared as for its own training."""
     found = []
     for step in range(0, len(sources), 256):
         some = sources[step : step + 256]
         found.append(model(model.preprocess.normalise(open_all(some, model.preprocess))).argmax(1).cpu())
-        if watch is not None:
-            watch(len(some))
+        if on_progress is not None:
+            on_progress(len(some))
     return torch.cat(found)
 
 

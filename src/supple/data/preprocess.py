@@ -128,7 +128,7 @@ def restored(kind: type[T], saved: Any) -> T:
         return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in saved.items()})
     except (ValueError, TypeError, AttributeError) as problem:
         expected = ", ".join(f'"{key}": {formatannotation(field.type)}' for key, field in known.items())
-        raise DataError(f"saved preprocessing is unusable: {problem}.", f"Expected {{{expected}}}.") from None
+        raise DataError(f"this preprocessing cannot be used: {problem}.", f"Expected {{{expected}}}.") from None
 
 
 def _is(value: Any, kind: Any) -> bool:

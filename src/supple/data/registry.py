@@ -19,11 +19,11 @@ from supple.data.detection.coco import coco
 from supple.data.detection.dataset import detection_shape, load_detection
 from supple.data.parts import Reader
 from supple.data.splits import Splits
-from supple.errors import DataError
+from supple.errors import DataError, SuppleError
 from supple.model import Shape
 from supple.recipe import keywords
 from supple.tasks import TASKS
-from supple.text import did_you_mean, say
+from supple.text import did_you_mean, one_line, say
 
 
 @dataclass(frozen=True)
@@ -98,5 +98,20 @@ def load(
         {key: settings[key] for key in keywords(part) if key in settings} for part in (entry.read, entry.family.load)
     )
     where = str(settings.get("root") or name)
-    reader = Reader(name, where, entry.task, partial(entry.read, **own), memory_limit, warn, fingerprint)
+    read = partial(_read, name, entry.read, own)
+    reader = Reader(name, where, entry.task, read, memory_limit, warn, fingerprint)
     return entry.family.load(reader, **shared)
+
+
+def _read(name: str, read: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
+    """Calls a reader. What goes wrong inside one of the user's is not supple's error."""
+    try:
+        return read(**settings)
+    except SuppleError:
+        raise
+    except Exception as error:
+        module = read.__module__
+        if module.startswith("supple."):
+            raise
+        cause = f'the data set "{name}" cannot be read: {one_line(error, named=True)}.'
+        raise DataError(cause, f"Mend {read.__name__} in {module}; --debug shows where.") from error

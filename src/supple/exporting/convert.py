@@ -13,6 +13,7 @@ import torch
 
 from supple.errors import RecipeError
 from supple.exporting.graphs import Graph
+from supple.text import one_line
 
 LARGEST_BATCH = 4096
 
@@ -85,11 +86,14 @@ def traced(graph: Graph) -> torch.export.ExportedProgram:
         raise refused(graph, error) from error
 
 
-def refused(graph: Graph, error: Exception) -> RecipeError:
-    """Names the operator and the layer, where the exporter does."""
-    said = " ".join(str(error).split())
-    operator = re.search(r"(aten|torchvision|prims)[.:]+[\w.:]+", said)
-    layer = re.search(r"(?:network|stage)[.\w]*", said)
+def refused(graph: Graph, error: BaseException) -> RecipeError:
+    """Names the innermost cause and, where the exporter does, the operator and the layer."""
+    text = one_line(error, 10_000)
+    while error.__cause__ is not None:
+        error = error.__cause__
+        text += f" {one_line(error, 10_000)}"
+    operator = re.search(r"(aten|torchvision|prims)[.:]+[\w.:]+", text)
+    layer = re.search(r"(?:network|stage)[.\w]*", text)
     where = f" ({operator.group()}{f' in {layer.group()}' if layer else ''})" if operator else ""
-    cure = "Leave this point out with --point, or use --to torch-export."
-    return RecipeError(f"{graph.name} cannot be exported{where}: {said[:300]}.", cure)
+    cure = "Leave this point out with --point, or use --to torch-export. --debug shows all that the exporter said."
+    return RecipeError(f"{graph.name} cannot be exported{where}: {one_line(error).rstrip('.')}.", cure)

@@ -220,11 +220,11 @@ def skip_graphs(model: FlexibleModel, x: Tensor) -> list[Graph]:
     before, asked = "state_0", "scores_0"
     graphs = [Graph("stem", stem, (x,), None, "stem", input_names(model), (before, asked))]
     for layer, block in enumerate(trunk.blocks):
-        after, told = f"state_{layer + 1}", f"scores_{layer + 1}"
+        after, given = f"state_{layer + 1}", f"scores_{layer + 1}"
         if layer in gates.gated:
             gate = Gate(gates, layer)
-            graphs.append(Graph(f"gate-{layer + 1}", gate, (state, scores), None, "gate", (before, asked), (told,)))
-            (scores,), asked = gate(state, scores), told
+            graphs.append(Graph(f"gate-{layer + 1}", gate, (state, scores), None, "gate", (before, asked), (given,)))
+            (scores,), asked = gate(state, scores), given
         graphs.append(Graph(f"block-{layer + 1}", Block(block), (state,), None, "block", (before,), (after,)))
         state, before = block(state), after
     graphs.append(Graph("head", Head(network), (state,), FULL, "head", (before,), output_names(model)))

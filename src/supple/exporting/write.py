@@ -1,7 +1,7 @@
-"""From a run to an exported folder: graphs made, checked on real inputs, and vouched for."""
+"""From a run to an exported folder: graphs made, checked on real inputs, and listed with their digests."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,6 +26,7 @@ from supple.ladder import Ladder
 from supple.machine import machine, versions
 from supple.model import FlexibleModel, example, select
 from supple.point import Point
+from supple.scoring import OnProgress
 from supple.tasks import get_task
 from supple.text import first
 
@@ -49,9 +50,6 @@ class Held:
     train: Any = None  # to calibrate int8
     val: Any = None  # to check
     test: Any = None  # to score int8 and bf16
-
-
-OnProgress = Callable[[int], None]
 
 
 NEEDED = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "openvino": ("onnx", "onnxscript", "openvino")}

@@ -1,16 +1,15 @@
 """Exported folders: a graph for every point, a chain of graphs where a model has stages, and what answering needs.
 
-The manifest vouches for every file by its sha256 and is written last. Nothing here imports torch.
+The manifest has the sha256 of every file and is written last. Nothing here imports torch.
 """
 
-import json
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from supple.errors import CheckpointError, PointError
-from supple.files import sha256
+from supple.errors import CheckpointError, PointError, import_cure
+from supple.files import as_shape, read_json, sha256
 from supple.inference.engines import Graphs, Layer, Stage
 from supple.ladder import Ladder
 from supple.machine import machine, same_instructions
@@ -86,34 +85,28 @@ class Bundle:
 def is_bundle(folder: str | os.PathLike[str]) -> bool:
     """Whether a folder holds exported graphs (and no run)."""
     try:
-        manifest = json.loads((Path(folder) / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return read_json(Path(folder) / MANIFEST, "").get("kind") == "export"
+    except CheckpointError:
         return False
-    return isinstance(manifest, dict) and manifest.get("kind") == "export"
 
 
 def open_bundle(folder: str | os.PathLike[str]) -> Bundle:
     """Reads and checks an exported folder: format, and every file against its digest."""
     folder = Path(folder)
     cure = f"Remove {folder}, and export again: supple export RUN."
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(f"{folder / MANIFEST} is missing.", "Give a folder that supple export wrote.") from None
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{folder / MANIFEST} cannot be read: {error}.", cure) from None
-    if not isinstance(manifest, dict) or manifest.get("kind") != "export":
+    manifest = read_json(folder / MANIFEST, cure, "Give a folder that supple export wrote.")
+    if manifest.get("kind") != "export":
         raise CheckpointError(f"{folder} is not an exported folder.", "Give one that supple export wrote.")
     if manifest.get("format") != FORMAT:
-        said = f"{folder / MANIFEST} has format {manifest.get('format')!r}; this supple reads format {FORMAT}."
-        raise CheckpointError(said, f"Another version wrote it: update supple, or remove {folder} and export again.")
+        cause = f"{folder / MANIFEST} has format {manifest.get('format')!r}; this supple reads format {FORMAT}."
+        raise CheckpointError(cause, f"Another version wrote it: update supple, or remove {folder} and export again.")
     try:
         bundle, digests = _read(folder, manifest), dict(manifest["files"])
     except CheckpointError:
         raise
     except PointError as error:
-        named = "If a module of yours adds a field, name it: supple predict ... --import MODULE."
-        raise CheckpointError(f"{folder / MANIFEST} names a point that is unknown here: {error.cause}", named) from None
+        cause = f"{folder / MANIFEST} names a point that is unknown here: {error.cause}"
+        raise CheckpointError(cause, import_cure()) from None
     except Exception as error:
         raise CheckpointError(f"{folder / MANIFEST} is incomplete: {error!r:.200}.", cure) from None
     for name, digest in digests.items():
@@ -121,7 +114,7 @@ def open_bundle(folder: str | os.PathLike[str]) -> Bundle:
         if not path.is_file():
             raise CheckpointError(f"{path} is missing.", cure)
         if sha256(path) != digest:
-            raise CheckpointError(f"{path} is not the file that {MANIFEST} vouches for.", cure)
+            raise CheckpointError(f"{path} does not match its digest in {MANIFEST}.", cure)
     return bundle
 
 
@@ -134,7 +127,7 @@ def _read(folder: Path, manifest: dict[str, Any]) -> Bundle:
     inputs = {str(file): tuple(map(str, names)) for file, names in manifest["inputs"].items()}
     for name in graphs.names():
         if name not in manifest["files"] or Path(name).name != name:
-            raise ValueError(f"nothing vouches for {name}")
+            raise ValueError(f"{name} has no digest")
         if not inputs.get(name):
             raise ValueError(f"the inputs of {name} are unknown")
     if manifest["to"] not in KINDS or not graphs.points:
@@ -154,7 +147,7 @@ def _read(folder: Path, manifest: dict[str, Any]) -> Bundle:
         inputs,
         manifest["task"],
         tuple(manifest["classes"]),
-        _tuples(manifest["input_shape"]),
+        as_shape(manifest["input_shape"]),
         manifest["preprocess"],
         None if manifest["policy"] is None else Policy.from_json(manifest["policy"]),
         tuple(map(_check, manifest["checks"])),
@@ -175,15 +168,7 @@ def _check(given: dict[str, Any]) -> Check:
 
 def read_ladder(folder: Path, manifest: dict[str, Any]) -> Ladder:
     """The ladder measured for these graphs; empty if there is none, or if it belongs to other ones."""
-    try:
-        document = json.loads((folder / LADDER).read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not (folder / LADDER).is_file():
         return Ladder()
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{folder / LADDER} cannot be read: {error}.", "Delete it, and measure again.") from None
-    own = isinstance(document, dict) and document.get("checkpoint") == manifest["checkpoint"]
-    return Ladder.from_json(document) if own else Ladder()
-
-
-def _tuples(shape: Any) -> Any:
-    return tuple(map(_tuples, shape)) if isinstance(shape, list) else shape
+    document = read_json(folder / LADDER, "Delete it, and measure again.")
+    return Ladder.from_json(document) if document.get("checkpoint") == manifest["checkpoint"] else Ladder()

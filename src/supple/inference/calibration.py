@@ -24,7 +24,7 @@ from supple.machine import machine
 from supple.model import FlexibleModel, example
 from supple.point import FULL, Point
 from supple.policy.fitting import MARGIN, Costs, Fitted, LogitSet, Outcome, Target, evaluate_policy, fit
-from supple.policy.policy import Array, Policy
+from supple.policy.policy import Array, Policy, stop_above
 from supple.scoring import to_device
 from supple.text import macs
 
@@ -140,22 +140,18 @@ def timed_costs(predictor: Predictor, x: State) -> Costs:
 
     The full model is timed in turn with them: if it takes another time than at first, so does everything.
     """
-    (full_ms,) = time_walks(predictor, [_looking_at((FULL,))], x)
+    (full_ms,) = time_walks(predictor, [stop_above((FULL,), math.inf)], x)
 
     @cache
     def timed(points: tuple[Point, ...]) -> tuple[float, ...]:
         if points == (FULL,):
             return (full_ms,)
-        ways = [stopping_at(_looking_at(points), place) for place in range(len(points))]
-        *times, full_now = time_walks(predictor, [*ways, _looking_at((FULL,))], x)
+        ways = [stopping_at(stop_above(points, math.inf), place) for place in range(len(points))]
+        *times, full_now = time_walks(predictor, [*ways, stop_above((FULL,), math.inf)], x)
         # What comes later cannot be quicker.
         return tuple(max(times[: place + 1]) * full_ms / full_now for place in range(len(times)))
 
     return lambda points: list(timed(points))
-
-
-def _looking_at(points: tuple[Point, ...]) -> Policy:
-    return Policy(points, (math.inf,) * (len(points) - 1), (1.0,) * len(points))
 
 
 def stopping_at(policy: Policy, place: int) -> Policy:

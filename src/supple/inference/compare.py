@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,7 +118,7 @@ def time_bundle(bundle: Bundle, on_progress: Callable[[int], None] | None = None
 
 
 def bench_engines(
-    path: Path,
+    source: str | PathLike[str],
     engine: str | None,
     against: str | None,
     points: Sequence[str],
@@ -129,6 +130,7 @@ def bench_engines(
 ) -> Ladder:
     """Points (none: all) of a run or an exported folder on engines; of a run, the same network untouched and another
     one of timm (`against`) beside them."""
+    path = Path(source)
     if not path.is_dir():
         raise RecipeError("engines run trained models.", "Give a run or an exported folder, or leave --engine out.")
     engine = engine or ("all" if is_bundle(path) else "torch")
@@ -141,10 +143,10 @@ def bench_engines(
         choices = [choice for name in wanted for choice in named(path, choices, name)]
     if not choices:
         raise RecipeError(f"{path} has nothing that is installed here.", "pip install 'supple[export]'")
-    others = _others(path, against, threads)
+    others = _others(source, against, threads)
     for choice in choices:
         remark(choice)
-    made = [(choice, opened(path, choice, threads)) for choice in choices]
+    made = [(choice, opened(source, choice, threads)) for choice in choices]
     found, how = Ladder(), {"threads": threads, "rounds": rounds, "on_progress": on_progress}
     for batch in batches:
         for row in compare(made, others, points=points or None, batch=batch, **how):  # type: ignore[arg-type]
@@ -152,25 +154,27 @@ def bench_engines(
     return found
 
 
-def _others(path: Path, against: str | None, threads: int) -> dict[str, Callable[[Any], object]]:
+def _others(source: str | PathLike[str], against: str | None, threads: int) -> dict[str, Callable[[Any], object]]:
     """The network of a run as it was, and any other of timm, as functions of arrays."""
-    if is_bundle(path):
+    if is_bundle(source):
         if against is not None:
             raise RecipeError("--against is timed in PyTorch, beside a run.", "Give the run, not its export.")
         return {}
     import torch
 
-    from supple.checkpoint import load
+    from supple.checkpoint import model_of
 
     torch.set_num_threads(threads)
-    model = load(path)
+    model = model_of(source)
     networks = {"static": model.extract(FULL).eval()}
     if against is not None:
         from supple.backbones.networks import timm_network
 
         shape = model.input_shape or ()
         if not all(isinstance(side, int) for side in shape):
-            raise RecipeError("--against takes networks for pictures; this run also hears.", "Leave --against out.")
+            raise RecipeError(
+                "--against takes networks for pictures; this run also takes sound.", "Leave --against out."
+            )
         given = {"num_classes": len(model.classes), "in_channels": shape[0], "input_shape": shape}
         networks[against] = timm_network(**given, model=against).eval()
 

@@ -2,7 +2,6 @@
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -55,6 +54,15 @@ class ChainCosts:
         share = (count - sizes[below]) / max(1, sizes[above] - sizes[below])
         return (1 - share) * curves[steps][below] + share * curves[steps][above]
 
+    def until_answer_ms(self, k: int, batch: int) -> float:
+        """What it is expected to take, as things are now, from stage k to the next one that answers."""
+        total = 0.0
+        for place, stage in enumerate(self.stages[k:], k):
+            total += self.latency.expected_ms(("body", place), batch) if stage.body is not None else 0.0
+            if stage.point is not None:
+                return total + self.latency.expected_ms(("head", place), batch)
+        return total
+
     def until_answer(self, stages: range) -> list[Step]:
         """The bodies of some stages, and the answer of the last of them."""
         bodies: list[Step] = [("body", k) for k in stages if self.stages[k].body is not None]
@@ -77,7 +85,7 @@ class ChainCosts:
             static: Step = "static", str(policy.points[-1])
             if self.latency.knows((*static, self._table[0][0])) and ms > (1 - SAVED) * self.ms(batch, [static]):
                 places = places[-1:]
-            found = self._reduced[policy, batch] = looking_at(policy, places)
+            found = self._reduced[policy, batch] = policy.only(places)
         return found
 
     def _fastest(self, policy: Policy, batch: int) -> tuple[float, tuple[int, ...]]:
@@ -115,17 +123,4 @@ def answered_by(stages: Sequence[Stage], policy: Policy | None) -> Policy | None
         return None
     there = {stage.point for stage in stages}
     places = [place for place, point in enumerate(policy.points) if str(point) in there]
-    return looking_at(policy, places) if len(places) > 1 else None
-
-
-def looking_at(policy: Policy, places: Sequence[int]) -> Policy:
-    """The policy with some of its points only. Whoever is expected to stop at another one stops at the next of these;
-    the last one answers all that is left."""
-    until = [0.0, *np.cumsum(policy.shares)[[*places[:-1]]].tolist(), 1.0]
-    return replace(
-        policy,
-        points=tuple(policy.points[place] for place in places),
-        thresholds=tuple(policy.thresholds[place] for place in places[:-1]),
-        temperatures=tuple(policy.temperatures[place] for place in places),
-        shares=tuple(until[k + 1] - until[k] for k in range(len(places))),
-    )
+    return policy.only(places) if len(places) > 1 else None

@@ -11,6 +11,7 @@ import threading
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable
+from typing import Any
 
 LATEST = 128  # steps that are remembered
 WIDEST = 8.0  # a single step counts for at most so many times what is usual
@@ -45,6 +46,11 @@ class LatencyEstimator:
     def ms(self, step: object) -> float:
         """What a step is expected to take at most, as things are now."""
         return self._usual[step] * self.spread
+
+    def expected_ms(self, step: tuple[Any, ...], batch: int) -> float:
+        """The same of a step with a batch; one whose size is new takes as long as its samples one by one."""
+        known = self.knows((*step, batch))
+        return self.ms((*step, batch)) if known else batch * self.ms((*step, 1))
 
     @property
     def spread(self) -> float:

@@ -7,7 +7,6 @@ A model with exits is anytime: stage by stage it goes on while the next stage is
 finished exit answers. Any other model has its point chosen beforehand. Decoding is part of the deadline.
 """
 
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -17,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from supple.errors import DataError, LateError, PointError, RecipeError
+from supple.errors import DataError, LateError, PointError
 from supple.inference.costs import ChainCosts, answered_by
 from supple.inference.engines import Array, Engine, Graphs, Stage, State, take
 from supple.inference.inputs import count, taken, zeros
 from supple.inference.latency import LatencyEstimator
-from supple.inference.request import Piped
+from supple.inference.request import Piped, must_be_limits
 from supple.inference.result import Prediction, predictions
 from supple.inference.skipping import follow
 from supple.inference.walk import Answers, Reached, walk
@@ -86,29 +85,29 @@ class Predictor:
         cancel: threading.Event | None = None,
         strict: bool = False,
     ) -> Prediction | list[Prediction]:
-        """One answer for a file or picture, a list of them for a batch.
+        """One answer for a file, a picture or one sample; a list of them for a batch, also of one.
 
         given: a path, the bytes of a file, a picture (Pillow's, or uint8 of shape (height, width, 3)), or inputs ready
-        for the network, float32 with the batch first (a tuple of them where the network takes several). `budget_macs`
-        is a number of MACs, or a share of the full model's such as "0.7x". `confident` stops each sample
-        when the calibrated policy says so, `min_confidence` when it is this sure (or, where a task lists what it finds,
-        lists what scores this much). With `cancel`, an event that is set stops the run between stages: the latest
-        finished exit answers. A deadline that nothing meets is answered by the cheapest point, marked late; `strict`
-        raises LateError instead.
+        for the network, float32, of one sample or with the batch first (a tuple of them where the network takes
+        several). `budget_macs` is a number of MACs, or a share of the full model's such as "0.7x". `confident` stops
+        each sample when the calibrated policy says so, `min_confidence` when it is this sure; where a task lists what
+        it finds, it lists what scores this much, beside any other limit. With `cancel`, an event that is set stops the
+        run between stages: the latest finished exit answers. A deadline that nothing meets is answered by the cheapest
+        point, marked late; `strict` raises LateError instead.
         """
         began = self._clock()
         if isinstance(budget_macs, str):
             budget_macs = self._share_of_full(budget_macs)
-        check_limits(deadline_ms=deadline_ms, budget_macs=budget_macs, min_confidence=min_confidence)
+        must_be_limits(deadline_ms=deadline_ms, budget_macs=budget_macs, min_confidence=min_confidence)
+        options: dict[str, float] = {}  # of the task
+        if min_confidence is not None and self.task.min_score is not None:
+            options, min_confidence = {"min_score": min_confidence}, None
         limits = (point, deadline_ms, budget_macs, min_confidence, confident or None)
         if sum(one is not None for one in limits) > 1:
             named = "point, deadline_ms, budget_macs, min_confidence, confident"
             raise PointError(f"more than one of {named} is given.", "Give one.")
         if cancel is not None and not isinstance(cancel, threading.Event):
             raise PointError(f"cancel is {cancel!r:.80}.", "Give a threading.Event, and set it to stop the run.")
-        options: dict[str, float] = {}  # of the task
-        if min_confidence is not None and self.task.min_score is not None:
-            options, min_confidence = {"min_score": min_confidence}, None
         policy = self._policy(min_confidence, confident)
         asked = None if point is None else self._named(point)
         x, single = taken(given, self.shape, self.preprocess, self.engine.takes_missing)
@@ -143,7 +142,7 @@ class Predictor:
     def predict_many(self, paths: Iterable[str | Path], *, budget_ms: float) -> list[Prediction | DataError]:
         """Answers for files that share one budget of time: each gets an equal part of what is left. A file that cannot
         be read has its error in its place."""
-        check_limits(budget_ms=budget_ms)
+        must_be_limits(budget_ms=budget_ms)
         paths, began = [paths] if isinstance(paths, str | Path) else list(paths), self._clock()
         answers: list[Prediction | DataError] = []
         for done, path in enumerate(paths):
@@ -185,7 +184,7 @@ class Predictor:
             self._run_head,
             x,
             left_ms=left_ms,
-            expected_ms=lambda k: self._until_answer_ms(k, batch),
+            expected_ms=lambda k: self.costs.until_answer_ms(k, batch),
             cancel=cancel,
             policy=policy,
             regroup=self.costs.pays,
@@ -262,9 +261,9 @@ class Predictor:
         """A point that is here, in its one spelling: the last exit is the full model."""
         wanted = point if isinstance(point, Point) else Point.parse(str(point))
         asked, names = str(wanted if self._check is None else self._check(wanted)), list(self.graphs.points)
-        exits = [stage.point for stage in self.graphs.stages if stage.point is not None]
-        if exits and asked == f"exit={len(exits)}":
-            asked = exits[-1]
+        stages = self.graphs.stages  # one for every exit; those that were left out keep their place
+        if stages and wanted == Point(exit=len(stages)):
+            asked = str(stages[-1].point)
         if asked not in names:
             raise PointError(f"there is no point {asked} here: there are {', '.join(names)}.", "Use one of these.")
         return asked
@@ -274,20 +273,15 @@ class Predictor:
         rows = []
         for name in self.graphs.points:
             row = replace(self._rows.get(name, Row(name)), batch=1, threads=None, machine=machine())
-            ms = None if batch is None else self._expected_ms(("point", name), batch)
+            ms = None if batch is None else self.latency.expected_ms(("point", name), batch)
             rows.append(replace(row, p50_ms=ms, p95_ms=ms))
         return Ladder(rows)
 
     def _share_of_full(self, text: str) -> float:
         """The MACs that "0.7x" means."""
-        try:
-            share = Target.parse("budget_macs", text)
-        except RecipeError:
-            share = None
-        if share is None or not share.relative:
-            raise PointError(
-                f"budget_macs is {text!r}.", 'Give a number of MACs, or a share of the full model: "0.7x".'
-            )
+        if not text.endswith("x"):
+            raise PointError(f"budget_macs is {text!r}.", 'Give a number of MACs, or a share of full: "0.7x".')
+        share = Target.parse("budget_macs", text)
         full = self._macs(str(FULL))
         if not full:
             cause = f"{text} is a share of the full model, whose MACs are not known here."
@@ -336,21 +330,6 @@ class Predictor:
         start = self._clock()
         found = call(*given)
         return 1000 * (self._clock() - start), found
-
-    def _expected_ms(self, step: tuple[Any, ...], batch: int) -> float:
-        """At most so long, as things are now; a batch whose size is new here, as long as its samples one by one."""
-        known = self.latency.knows((*step, batch))
-        return self.latency.ms((*step, batch)) if known else batch * self.latency.ms((*step, 1))
-
-    def _until_answer_ms(self, k: int, batch: int) -> float:
-        """What it is expected to take from stage k to the next one that answers."""
-        total = 0.0
-        for place in range(k, len(self.stages)):
-            stage = self.stages[place]
-            total += self._expected_ms(("body", place), batch) if stage.body is not None else 0.0
-            if stage.point is not None:
-                return total + self._expected_ms(("head", place), batch)
-        return total
 
     def warm(self, batch: int = 1) -> None:
         """Opens every graph, and times what deadlines need for this size of a batch, so that no call has to."""
@@ -414,15 +393,3 @@ class Predictor:
         if last in self.graphs.points:
             self._run_point(last, x)  # the second call finds its weights in the cache, as it would without the chain
             yield ("static", last), self._clocked(self._run_point, last, x)[0]
-
-
-def check_limits(**given: float | None) -> None:
-    """Limits are numbers from 0; a confidence is at most 1."""
-    for name, value in given.items():
-        most = 1.0 if name == "min_confidence" else sys.float_info.max
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if value is not None and not (number and 0 <= value <= most):
-            raise PointError(f"{name} is {value!r}.", f"Give a number from 0{' to 1' if most == 1 else ''}.")
-        if name == "budget_macs" and value is not None and value < 1:
-            cure = f'Give a share of the full model, budget_macs="{value:g}x", or a number of MACs, such as 2e6.'
-            raise PointError(f"budget_macs is {value!r}, less than one MAC.", cure)

@@ -1,4 +1,4 @@
-"""Which files are asked about, and those that got no answer. Nothing here imports torch."""
+"""What is asked: the limits, the files, and those of them that got no answer. Nothing here imports torch."""
 
 import glob
 import os
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from supple.data._io.paths import files_below
-from supple.errors import DataError
+from supple.errors import DataError, PointError
 from supple.text import size
 
 STDIN = "-"
@@ -77,8 +77,8 @@ def gather(names: Iterable[str], endings: Iterable[str], kind: str) -> list[Path
         try:
             found += _fitting(name, tuple(endings), kind)
         except (OSError, ValueError) as error:
-            said = error.strerror if isinstance(error, OSError) else error
-            raise DataError(f"{name[:80]} cannot be looked for: {said}.", "Give files, folders or patterns.") from None
+            why = error.strerror if isinstance(error, OSError) else error
+            raise DataError(f"{name[:80]} cannot be looked for: {why}.", "Give files, folders or patterns.") from None
     return found
 
 
@@ -120,3 +120,15 @@ def _below(folder: Path, endings: tuple[str, ...]) -> list[Path]:
     """Files with these endings in a folder and the folders within, by name; hidden ones are not looked at."""
     files, _ = files_below(folder, endings)
     return [folder.joinpath(*parts) for parts in sorted(files)]
+
+
+def must_be_limits(**given: float | None) -> None:
+    """Limits are numbers from 0; a confidence is at most 1."""
+    for name, value in given.items():
+        most = 1.0 if name == "min_confidence" else sys.float_info.max
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value is not None and not (number and 0 <= value <= most):
+            raise PointError(f"{name} is {value!r}.", f"Give a number from 0{' to 1' if most == 1 else ''}.")
+        if name == "budget_macs" and value is not None and value < 1:
+            cure = f'Give a share of the full model, budget_macs="{value:g}x", or a number of MACs, such as 2e6.'
+            raise PointError(f"budget_macs is {value!r}, less than one MAC.", cure)

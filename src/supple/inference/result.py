@@ -33,8 +33,8 @@ class Prediction:
 
     @property
     def best_score(self) -> float | None:
-        """Of the most likely class."""
-        return max(self.scores.values(), default=None)
+        """Of the most likely class, if the label names it."""
+        return next((score for name, score in self.scores.items() if name in self.label), None)
 
     def to_json(self) -> dict[str, Any]:
         """The details stand beside the other keys."""

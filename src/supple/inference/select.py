@@ -3,13 +3,13 @@
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from supple import files
 from supple.data.preprocess import saved_preprocess
-from supple.errors import CheckpointError, RecipeError, SaveError, SuppleError
+from supple.errors import CheckpointError, RecipeError, SaveError, SuppleError, import_cure
 from supple.inference.bundle import LADDER, MANIFEST, Bundle, Check, is_bundle, open_bundle
 from supple.inference.engines import (
     ENGINES,
@@ -17,6 +17,7 @@ from supple.inference.engines import (
     PRECISIONS,
     available,
     must_have_bf16,
+    not_installed,
     open_engine,
     precision_here,
 )
@@ -25,12 +26,14 @@ from supple.inference.predictor import Predictor
 from supple.inference.timing import REST_S, Times, interleave
 from supple.ladder import Ladder, Row
 from supple.machine import has_bf16, machine
+from supple.policy.policy import run_policy
 from supple.tasks import TASKS, get_task
-from supple.text import did_you_mean, say
+from supple.text import did_you_mean, one_line, say
 
 if TYPE_CHECKING:
     from supple.model import FlexibleModel
 
+Path_ = str | os.PathLike[str]
 EXPORTS, CHOSEN = "export", "engine.json"
 ROUNDS, SECONDS = 30, 5.0  # that choosing an engine takes at most
 
@@ -49,20 +52,21 @@ class Choice:
 
 
 def predictor(
-    source: "str | os.PathLike[str] | FlexibleModel",
+    source: "Path_ | FlexibleModel",
     engine: str = "auto",
     threads: int = 2,
     precision: str | None = None,
     max_drop: float = MAX_DROP,
     warm: bool = True,
+    progress: bool = False,
 ) -> Predictor:
     """A predictor for a run, for a folder that `supple export` wrote, or for a model in hand.
 
-    engine: torch, onnxruntime, openvino; `auto` times all there are and takes the fastest, remembers it beside the run
-    and says so. precision: fp32, bf16 or int8; None: bf16 and int8 only where they are faster and, with the instruction
-    set of this processor, no point has lost more than `max_drop` of its score. Only what was checked on an engine is
-    run there. Of a run, folders in RUN/export are found, if they were made from its weights. warm: open and time
-    everything now, so that no call has to.
+    engine: torch, onnxruntime, openvino; `auto` times all there are and takes the fastest, and remembers it beside the
+    run (progress: and says so). precision: fp32, bf16 or int8; None: bf16 and int8 only where they are faster and, with
+    the instruction set of this processor, no point has lost more than `max_drop` of its score. Only what was checked on
+    an engine is run there. Of a run, folders in RUN/export are found, if they were made from its weights. warm: open
+    and time everything now, so that no call has to.
     """
     if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= 256:
         raise RecipeError(f"threads is {threads!r}.", "Give a whole number from 1 to 256.")
@@ -88,9 +92,9 @@ def predictor(
         raise RecipeError(f"{path} has nothing for {wanted} that answers at every point.", _cure(precision))
     if engine != "auto" and precision is None:
         choices = [c for c in choices if c.precision == "fp32"] or choices
-    chosen = choices[0] if len(choices) == 1 else fastest(path, choices, threads)
+    chosen = choices[0] if len(choices) == 1 else fastest(source, choices, threads, progress)
     remark(chosen)
-    return _warmed(opened(path, chosen, threads), f"{path} on {chosen}", warm)
+    return _warmed(opened(source, chosen, threads), f"{path} on {chosen}", warm)
 
 
 def _warmed(made: Predictor, what: str, warm: bool) -> Predictor:
@@ -100,7 +104,7 @@ def _warmed(made: Predictor, what: str, warm: bool) -> Predictor:
         except SuppleError:
             raise
         except Exception as error:  # whatever a runtime says of graphs that are not what the manifest tells
-            cause = f"{what} does not run: {' '.join(str(error).split())[:200]}"
+            cause = f"{what} does not run: {one_line(error)}"
             raise CheckpointError(cause, "Export the run again.") from error
     return made
 
@@ -141,8 +145,8 @@ def scored_in_bf16(run: Path) -> Check | None:
     """What PyTorch loses in bf16 on this instruction set, as `supple evaluate --precision bf16` found; None: some point
     was not scored."""
     try:
-        manifest = json.loads((run / MANIFEST).read_text(encoding="utf-8"))
-        document = json.loads((run / LADDER).read_text(encoding="utf-8"))
+        manifest = _manifest(run)
+        document = files.read_json(run / LADDER, "")
         points = [*manifest["points"], *manifest["settled"]]
         rows = Ladder.from_json(document).where(engine="torch", precision="bf16").on(machine())
         own = document["weights"] == manifest["files"]["model.safetensors"]
@@ -156,24 +160,30 @@ def scored_in_bf16(run: Path) -> Check | None:
 
 def exports_of(run: Path) -> Iterator[Bundle]:
     """The exported folders of a run that were made from its weights; one that is damaged is named and passed over."""
-    weights = _weights(run)
+    manifest, weights = _manifest(run), _weights(run)
     for folder in sorted((run / EXPORTS).glob("*/")) if (run / EXPORTS).is_dir() else ():
         if not folder.name.startswith(".") and is_bundle(folder):  # such a one was interrupted
             try:
                 bundle = open_bundle(folder)
             except CheckpointError as error:
-                say(f"{error.cause} It is ignored. Remove {folder} and export again.")
+                say(f"{error.cause} It is ignored. {error.cure}")
                 continue
             if bundle.checkpoint == weights:
-                yield bundle
+                yield replace(bundle, policy=run_policy(run, manifest))
+
+
+def _manifest(run: Path) -> dict[str, Any]:
+    """Empty where it cannot be read: what is wrong with a run is said when it is loaded."""
+    try:
+        found = files.read_json(run / MANIFEST, "")
+    except CheckpointError:
+        return {}
+    return found if isinstance(found.get("files"), dict) else {}
 
 
 def _weights(run: Path) -> str | None:
-    try:
-        digest = json.loads((run / MANIFEST).read_text(encoding="utf-8"))["files"]["model.safetensors"]
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
-    return str(digest)
+    found: str | None = _manifest(run).get("files", {}).get("model.safetensors")
+    return found
 
 
 def within(choice: Choice, max_drop: float) -> bool:
@@ -203,10 +213,9 @@ def named(path: Path, choices: list[Choice], engine: str) -> list[Choice]:
     found = [c for c in choices if c.engine == engine]
     if found:
         return found
-    _, package, kinds = ENGINES[engine]
+    _, _, kinds = ENGINES[engine]
     if not any(engine in available(kind) for kind in kinds):
-        extra = "" if package == "torch" else "[export]"
-        raise RecipeError(f"the engine {engine} is not installed.", f"Install it: pip install 'supple{extra}'.")
+        raise not_installed(engine)
     there = [open_bundle(path)] if is_bundle(path) else exports_of(path)
     for bundle in there:
         if bundle.kind in kinds and bundle.check(engine, precision_here(bundle.precision)) is None:
@@ -215,8 +224,9 @@ def named(path: Path, choices: list[Choice], engine: str) -> list[Choice]:
     raise RecipeError(f"{path} is not for the engine {engine}.", cure)
 
 
-def fastest(path: Path, choices: list[Choice], threads: int) -> Choice:
+def fastest(source: Path_, choices: list[Choice], threads: int, progress: bool) -> Choice:
     """The choice whose full model takes least time for one sample; remembered beside the run or folder."""
+    path = Path(source)
     names = {str(choice): choice for choice in choices}
     weights = next((c.source.checkpoint for c in choices if c.source is not None), _weights(path))
     key = {"machine": machine(), "threads": threads, "weights": weights, "choices": sorted(names)}
@@ -227,7 +237,7 @@ def fastest(path: Path, choices: list[Choice], threads: int) -> Choice:
             return names[known["chosen"]]
     except (OSError, ValueError, LookupError, TypeError):
         pass  # none yet, or of other circumstances: measured now
-    made = {name: opened(path, choice, threads) for name, choice in names.items()}
+    made = {name: opened(source, choice, threads) for name, choice in names.items()}
     x = {name: zeros(one.shape, 1) for name, one in made.items()}
     largest = {name: str(one.points[-1]) for name, one in made.items()}  # full, or the largest that was exported
     calls = {name: lambda name=name: made[name].run_point(largest[name], x[name]) for name in made}
@@ -236,9 +246,10 @@ def fastest(path: Path, choices: list[Choice], threads: int) -> Choice:
         one.close()
     ms = {name: times[name].p50_ms for name in sorted(times, key=lambda name: times[name].p50_ms)}
     chosen, alone = _chosen({name: (choice.precision, times[name]) for name, choice in names.items()})
-    said = ", ".join(f"{name} {value:.3g} ms" for name, value in ms.items())
-    why = "the fastest here" if alone else "none is faster outside the spread"
-    say(f"engine: {chosen}, {why} ({said}); remembered in {file}")
+    if progress:
+        listed = ", ".join(f"{name} {value:.3g} ms" for name, value in ms.items())
+        why = "the fastest here" if alone else "none is faster outside the spread"
+        say(f"engine: {chosen}, {why} ({listed}); remembered in {file}")
     try:
         files.write(file, json.dumps({**key, "chosen": chosen, "ms": ms}, indent=1))
     except SaveError as error:
@@ -256,11 +267,11 @@ def _chosen(timed: dict[str, tuple[str, Times]]) -> tuple[str, bool]:
     return found, len(near) == 1
 
 
-def opened(path: Path, choice: Choice, threads: int) -> Predictor:
+def opened(source: Path_, choice: Choice, threads: int) -> Predictor:
     if choice.source is None:
-        from supple.checkpoint import load
+        from supple.checkpoint import model_of
 
-        return of_model(load(path), threads, choice.precision)
+        return of_model(model_of(source), threads, choice.precision)
     return of_bundle(choice.source, choice.engine, threads)
 
 
@@ -277,8 +288,7 @@ def of_bundle(bundle: Bundle, engine: str, threads: int) -> Predictor:
         raise unchecked(bundle, engine)
     bundle = bundle.after(check)
     if bundle.task not in TASKS:
-        cure = "Update supple; or name the module of yours that brings the task: supple --import MODULE ..."
-        raise CheckpointError(f"{bundle.folder} answers {bundle.task}, which is not a known task.", cure)
+        raise CheckpointError(f"{bundle.folder} answers {bundle.task}, which is not a known task.", import_cure())
     return Predictor(
         open_engine(engine, bundle, threads, precision),
         bundle.graphs,

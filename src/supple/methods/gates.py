@@ -1,6 +1,6 @@
 """Which layers a sample runs: the scores of the Dynamic Transformer, eqs. (5) to (12), and three ways to obey them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -47,6 +47,10 @@ class Gates(nn.Module):
         self.oracles = nn.ModuleList(nn.Linear(trunk.width + length, 1) for length in lengths)
         self.mixers = mixers(trunk, dropout, read) if inputs == "dense" else None
 
+    def exact_parameters(self) -> Iterable[nn.Parameter]:
+        """Those that stay in fp32: a score near its threshold must not shift."""
+        return self.oracles.parameters()
+
     def follow(self, trunk: Trunk, x: Tensor, threshold: float | None, obey: Pass) -> Way:
         """Takes a batch through the layers; without a threshold, all of them run and no oracle is asked."""
         state = trunk.stem(x)
@@ -54,13 +58,13 @@ class Gates(nn.Module):
         batch = state.shape[0]  # (len would be taken for a constant when a network is exported)
         scores, logits, ran = [state.new_ones(batch).float()], [], []  # all samples run the first layer
         for layer, block in enumerate(trunk.blocks):
-            told = state
+            before = state
             if self.mixers is not None and layer:
                 state, _ = self.mixers[layer - 1](activations)
             if threshold is None or layer not in self.gated:
                 state, runs = block(state), scores[0] > 0
             else:
-                logits.append(self.ask(layer, told, scores))
+                logits.append(self.ask(layer, before, scores))
                 scores.append(logits[-1].sigmoid())
                 runs = scores[-1] >= threshold
                 state = obey(block, state, scores[-1], threshold)

@@ -239,22 +239,22 @@ class Position(nn.Module):
     def forward(self, state: Tensor, shared: Tensor | None, position: int) -> Tensor:
         table = shared if self.table is None else self.table  # (positions, embedding)
         assert table is not None
-        told = table[position].expand(*state.shape[:2], -1)
-        result: Tensor = state + self.dropout(F.gelu(self.project(self.norm(torch.cat([state, told], 2)))))
+        where = table[position].expand(*state.shape[:2], -1)
+        result: Tensor = state + self.dropout(F.gelu(self.project(self.norm(torch.cat([state, where], 2)))))
         return result
 
 
 class At(nn.Module):
     """A layer that stands in one position for good: of a table for all, one row is left."""
 
-    def __init__(self, told: Position, shared: Tensor | None, position: int, block: nn.Module) -> None:
+    def __init__(self, encode: Position, shared: Tensor | None, position: int, block: nn.Module) -> None:
         super().__init__()
-        self.told, self.block = told, block
+        self.encode, self.block = encode, block
         self.row = None if shared is None else nn.Parameter(shared.detach()[position : position + 1])
         self.position = position if shared is None else 0
 
     def forward(self, state: Tensor) -> Tensor:
-        result: Tensor = self.block(self.told(state, self.row, self.position))
+        result: Tensor = self.block(self.encode(state, self.row, self.position))
         return result
 
 

@@ -190,13 +190,7 @@ def _shortened(fitted: Fitted) -> Fitted:
     if 0.0 not in policy.thresholds:
         return fitted
     end = policy.thresholds.index(0.0)
-    kept = replace(
-        policy,
-        points=policy.points[: end + 1],
-        thresholds=policy.thresholds[:end],
-        temperatures=policy.temperatures[: end + 1],
-    )
-    return replace(fitted, policy=kept, costs=fitted.costs[: end + 1])
+    return replace(fitted, policy=policy.only(range(end + 1)), costs=fitted.costs[: end + 1])
 
 
 def geometric(depth: float, count: int) -> list[float]:
@@ -273,14 +267,14 @@ class _Scores:
 
     points: tuple[Point, ...]
     sure: Floats
-    chance: Floats  # of being right, as the calibrated probabilities have it
+    probability: Floats  # of being right, as the calibrated probabilities have it
     right: Floats
 
     @classmethod
     def of(cls, samples: LogitSet, measure: str, temperatures: Sequence[float]) -> "_Scores":
         sure = samples.confidences(measure, temperatures)
-        chance = sure if measure == "max_probability" else samples.confidences("max_probability", temperatures)
-        return cls(samples.points, sure, chance, samples.right())
+        probability = sure if measure == "max_probability" else samples.confidences("max_probability", temperatures)
+        return cls(samples.points, sure, probability, samples.right())
 
 
 def _outcome(fitted: Fitted, scores: _Scores) -> Outcome:
@@ -296,7 +290,7 @@ def _outcome(fitted: Fitted, scores: _Scores) -> Outcome:
         float(scores.right[rows, answered].mean()),
         float(scores.right[:, -1].mean()),
         standard_error(lost),
-        float((scores.chance[:, -1] - scores.chance[rows, answered]).mean()),
+        float((scores.probability[:, -1] - scores.probability[rows, answered]).mean()),
         exits,
     )
 

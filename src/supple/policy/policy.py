@@ -1,16 +1,19 @@
 """A policy names points in execution order and says how sure each must be for a sample to stop there."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from supple.errors import CheckpointError, PointError
+from supple.errors import CheckpointError, PointError, import_cure
+from supple.files import read_json
 from supple.point import Point
 
 Array = np.ndarray[Any, Any]
+POLICY = "policy.json"  # of a run
 
 # --- confidence -------------------------------------------------------------------------------------------------------
 
@@ -98,6 +101,18 @@ class Policy:
         result: Array = sure >= self.thresholds[place]
         return result
 
+    def only(self, places: Sequence[int]) -> "Policy":
+        """With some of its points. Whoever is expected to stop at another one stops at the next of these; the last one
+        answers all that is left."""
+        until = [0.0, *np.cumsum(self.shares)[[*places[:-1]]].tolist(), 1.0] if self.shares else []
+        return replace(
+            self,
+            points=tuple(self.points[place] for place in places),
+            thresholds=tuple(self.thresholds[place] for place in places[:-1]),
+            temperatures=tuple(self.temperatures[place] for place in places),
+            shares=tuple(until[k + 1] - until[k] for k in range(len(until) - 1)),
+        )
+
     def to_json(self) -> dict[str, Any]:
         return {
             "measure": self.measure,
@@ -121,10 +136,33 @@ class Policy:
             if min(temperatures) <= 0:
                 raise ValueError(f"temperature {min(temperatures)}")
             return cls(points, thresholds, temperatures, document["measure"], shares)
-        except (TypeError, LookupError, AttributeError, ValueError, PointError) as error:
-            what = error.cause if isinstance(error, PointError) else str(error)
+        except (TypeError, LookupError, AttributeError, ValueError) as error:
             cure = "Calibrate again: supple calibrate RUN."
-            raise CheckpointError(f"this is not a valid policy ({what}).", cure) from None
+            raise CheckpointError(f"this is not a valid policy ({error}).", cure) from None
+
+
+def read_policy(folder: Path, manifest: Mapping[str, Any] | None = None) -> tuple[Policy, dict[str, Any]] | None:
+    """The policy of a run, and the document that it is kept in, which names its `weights`; None: there is none."""
+    path = folder / POLICY
+    if not path.is_file():
+        return None
+    cure = f"Delete it and calibrate again: supple calibrate {folder} --budget-macs 0.5x."
+    document = read_json(path, cure)
+    try:
+        policy = Policy.from_json(document)
+    except PointError as error:
+        raise CheckpointError(f"{path}: {error.cause}", f"{import_cure(manifest)} If not, d{cure[1:]}") from None
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error.cause}", cure) from None
+    own = {"weights", *policy.to_json()}
+    return replace(policy, facts={key: value for key, value in document.items() if key not in own}), document
+
+
+def run_policy(folder: Path, manifest: Mapping[str, Any]) -> Policy | None:
+    """The same, if it was calibrated for the weights that the manifest of the run names."""
+    found = read_policy(folder, manifest)
+    weights = manifest["files"].get("model.safetensors")
+    return None if found is None or found[1].get("weights") != weights else found[0]
 
 
 def stop_above(points: Sequence[Point], least: float) -> Policy:

@@ -114,7 +114,7 @@ def _ladder_section(run: Run) -> str:
 def _ladder_table(ladder: Ladder) -> str:
     """One line per row of the ladder, cheapest first; what is the same for all rows is said once, below."""
     rows = ladder.rows
-    said = {name: _values(rows, name) for name in ("engine", "precision", "batch", "threads", "machine", "n")}
+    shared = {name: _values(rows, name) for name in ("engine", "precision", "batch", "threads", "machine", "n")}
     metrics = [get_metric(name) for name in _values(rows, "metric")]
     units = {metric.unit for metric in metrics}
     lower = "" if all(row.higher_is_better for row in rows) else "lower is better"
@@ -123,7 +123,7 @@ def _ladder_table(ladder: Ladder) -> str:
     if any(row.macs_worst is not None for row in rows):
         columns["worst case", "M"] = [millions(row.macs_worst) for row in rows]
     columns["parameters",] = [quantity(row.params) for row in rows]
-    for name, values in said.items():
+    for name, values in shared.items():
         if len(values) > 1 and name != "n":
             columns[name,] = [_text(getattr(row, name)) for row in rows]
     if any(known(row.p50_ms) for row in rows):
@@ -141,9 +141,9 @@ def _ladder_table(ladder: Ladder) -> str:
         inner = i + 1 < len(rows) and rows[i + 1].point == row.point  # no rule between the lines of one point
         kind = " ".join(name for name, holds in (("dominated", remark), ("inner", inner)) if holds)
         body.append(line(row.point, [column[i] for column in columns.values()], "" if repeated else remark, kind))
-    threads = "{} thread" if said["threads"] == [1] else "{} threads"
+    threads = "{} thread" if shared["threads"] == [1] else "{} threads"
     words = {"batch": "batch {}", "threads": threads, "machine": "on {}", "n": "scored on {:,} samples"}
-    below = ", ".join(words.get(name, "{}").format(*values) for name, values in said.items() if len(values) == 1)
+    below = ", ".join(words.get(name, "{}").format(*values) for name, values in shared.items() if len(values) == 1)
     return f"{table('ladder', [('point',), *columns], body)}\n{note(below)}"
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from supple.reporting.html import line, note, table
 from supple.reporting.plots import point_colours
-from supple.text import millions, some
+from supple.text import cost, some
 
 _CLASSES = 12  # listed from either end where there are more than twice as many
 
@@ -47,7 +47,7 @@ def _exits(document: dict[str, Any]) -> str:
         figures = [
             "-" if not used else "the rest" if exit_["threshold"] is None else f"{exit_['threshold']:.3f}",
             f"{exit_['temperature']:.2f}",
-            _cost(exit_["cost"], document),
+            cost(exit_["cost"], document["unit"]),
             f"{100 * exit_['accuracy']:.1f}",
             *(f"{100 * exit_[half]:.1f}" if used else "-" for half in ("expected", "achieved")),
         ]
@@ -63,7 +63,7 @@ def _outcomes(document: dict[str, Any]) -> str:
     for name, remark in (("expected", "the half that it was found on"), ("achieved", "the other half")):
         facts = document[name]
         figures = [
-            f"{_cost(facts['cost'], document)} ± {_cost(facts['cost_error'], document)}",
+            f"{cost(facts['cost'], document['unit'])} ± {cost(facts['cost_error'], document['unit'])}",
             f"{100 * facts['cost'] / document['full_cost']:.0f}",
             f"{100 * facts['accuracy']:.1f}",
             f"{100 * (facts['full_accuracy'] - facts['accuracy']):.1f} ± {100 * facts['drop_error']:.1f}",
@@ -105,9 +105,3 @@ def _classes(document: dict[str, Any]) -> str:
     caption = f'<p class="note">Where the images of each class stop, the early ones first: {key}</p>'
     header = [("class",), ("where its images stop",), ("images",)]
     return f"{caption}\n{table('classes', header, body, left=(0, 1))}"
-
-
-def _cost(value: float | None, document: dict[str, Any]) -> str:
-    if document["unit"] != "ms" or value is None:
-        return millions(value)
-    return f"{value:.{0 if value >= 100 else 2}f}"

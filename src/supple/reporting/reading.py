@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from supple.errors import CheckpointError
+from supple.files import read_json
 from supple.ladder import Ladder
-from supple.policy.policy import Policy
+from supple.policy.policy import POLICY, read_policy
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,8 @@ class Run:
     @property
     def stale(self) -> bool:
         """Whether the policy was calibrated for other weights than the run's."""
-        vouched = (self.manifest or {}).get("files")
-        known_weights = vouched.get("model.safetensors") if isinstance(vouched, dict) else None
+        files = (self.manifest or {}).get("files")
+        known_weights = files.get("model.safetensors") if isinstance(files, dict) else None
         return self.policy is not None and known_weights not in (None, self.policy.get("weights"))
 
 
@@ -37,20 +38,12 @@ def read_run(folder: Path) -> Run:
         raise CheckpointError(f"{folder} is not a run folder: it {what}.", "Give the folder that supple train wrote.")
     manifest = _document(folder / "manifest.json", "Restore it from a copy, or train again: supple train RECIPE.")
     metrics, broken = _metrics(folder / "metrics.jsonl")
-    ladder, policy = _ladder(folder / "ladder.json"), _policy(folder / "policy.json")
+    ladder, policy = _ladder(folder / "ladder.json"), _policy(folder, manifest)
     return Run(folder.resolve().name, manifest, ladder, metrics, broken, policy)
 
 
 def _document(path: Path, cure: str) -> dict[str, Any] | None:
-    if not path.is_file():
-        return None
-    try:
-        document = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read ({error}).", cure) from None
-    if not isinstance(document, dict):
-        raise CheckpointError(f"{path} holds a {type(document).__name__}, not named values.", cure)
-    return document
+    return read_json(path, cure) if path.is_file() else None
 
 
 def _ladder(path: Path) -> Ladder:
@@ -59,28 +52,21 @@ def _ladder(path: Path) -> Ladder:
     if document is None:
         return Ladder()
     try:
-        ladder = Ladder.from_json(document)
-        for row in ladder:
-            for name, value in vars(row).items():
-                if isinstance(value, bool) and name != "higher_is_better":
-                    raise CheckpointError(f'{name} of point "{row.point}" is {value!r}, not a number.')
+        return Ladder.from_json(document)
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error.cause}", cure) from None
-    return ladder
 
 
-def _policy(path: Path) -> dict[str, Any] | None:
-    cure = "Delete it and calibrate again: supple calibrate RUN --budget-macs 0.5x."
-    document = _document(path, cure)
-    if document is None:
+def _policy(folder: Path, manifest: dict[str, Any] | None) -> dict[str, Any] | None:
+    found = read_policy(folder, manifest)
+    if found is None:
         return None
     try:
-        Policy.from_json(document)
-        _check_policy(document)
-    except (CheckpointError, LookupError, TypeError, AttributeError, ValueError) as error:
-        what = error.cause if isinstance(error, CheckpointError) else f"this is not a valid policy ({error})."
-        raise CheckpointError(f"{path}: {what}", cure) from None
-    return document
+        _check_policy(found[1])
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        cure = f"Delete it and calibrate again: supple calibrate {folder} --budget-macs 0.5x."
+        raise CheckpointError(f"{folder / POLICY}: this is not a valid policy ({error}).", cure) from None
+    return found[1]
 
 
 def _check_policy(document: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """Several runs that answer together: the mean of their logits (LayerShuffle paper, section 4.4, table 2)."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,10 +11,9 @@ from torch import Tensor
 from supple.data.parts import Dataset
 from supple.model import FlexibleModel
 from supple.point import FULL, Point
-from supple.scoring import to_device
+from supple.scoring import OnProgress, to_device
 
 ARBITRARY = "arbitrary"  # the group of method shuffle
-OnProgress = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -69,9 +68,9 @@ def score_ensemble(
     device = next(models[0].parameters()).device
     for indices in torch.split(torch.arange(len(data)), batch_size):
         x, y = to_device(data.batch(indices), device)
-        said = [answers(model, x, way) for model, way in zip(models, ways)]
+        found = [answers(model, x, way) for model, way in zip(models, ways)]
         for order in shared:
-            sums[order] += hits(torch.stack([logits[order] for logits in said]).mean(0), y)
+            sums[order] += hits(torch.stack([logits[order] for logits in found]).mean(0), y)
         if on_progress is not None:
             on_progress(len(indices))
     n = len(data)

@@ -17,12 +17,13 @@ import torch
 from torch import Tensor
 
 from supple import checkpoint
+from supple.checkpoint import Source
 from supple.data.parts import Dataset
 from supple.errors import MergeError
 from supple.model import FlexibleModel
 from supple.recipe import Recipe
-from supple.scoring import to_device
-from supple.surgery.ensemble import Accuracy, OnProgress, answers, hits, orders
+from supple.scoring import OnProgress, to_device
+from supple.surgery.ensemble import Accuracy, answers, hits, orders
 from supple.training.finalize import score_and_save
 
 
@@ -36,7 +37,7 @@ class MergeInput:
 
     @property
     def recipe(self) -> Recipe:
-        return self.model.recipe or checkpoint.recipe_of_model(self.model)
+        return checkpoint.recipe_of_model(self.model)
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,10 @@ class PlannedMerge:
 
 
 def plan_merge(
-    sources: Iterable[Path | FlexibleModel], plan: str | Sequence[int] | None, ends: str | int, seed: int
+    sources: Iterable[Source],
+    plan: str | Sequence[int] | None,
+    ends: str | int,
+    seed: int,
 ) -> PlannedMerge:
     """Opens what is to be merged, and says which layer comes from where; plan None: a random one."""
     inputs = open_merge_inputs(sources)
@@ -65,17 +69,18 @@ def plan_merge(
     return PlannedMerge(inputs, chosen, owner)
 
 
-def open_merge_inputs(sources: Iterable[Path | FlexibleModel]) -> list[MergeInput]:
+def open_merge_inputs(sources: Iterable[Source]) -> list[MergeInput]:
     """Opens run folders, each of which may be named only once; models are taken as they are."""
     opened: list[MergeInput] = []
     for number, source in enumerate(sources, 1):
         if isinstance(source, FlexibleModel):
             opened.append(MergeInput(f"model {number}", source))
             continue
-        if any(Path(one.name).resolve() == source.resolve() for one in opened):
-            raise MergeError(f"the run {source} is given twice.", "Give every run once.")
-        digest = checkpoint.read_manifest(source)["files"][checkpoint.WEIGHTS]
-        opened.append(MergeInput(str(source), checkpoint.load(source), digest))
+        folder = Path(source)
+        if any(Path(one.name).resolve() == folder.resolve() for one in opened):
+            raise MergeError(f"the run {folder} is given twice.", "Give every run once.")
+        digest = checkpoint.read_manifest(folder)["files"][checkpoint.WEIGHTS]
+        opened.append(MergeInput(str(folder), checkpoint.model_of(source), digest))
     if not opened:
         raise MergeError("no run is given.", "Give run folders: supple merge runs/a runs/b --out runs/merged.")
     return opened
@@ -136,8 +141,8 @@ def doubt(merge_inputs: Sequence[MergeInput]) -> str | None:
         bases.setdefault(begun.get(base, "random weights"), []).append(one.name)
     if len(bases) == 1 and "random weights" not in bases:
         return None
-    told = "; ".join(f"{', '.join(names)} from {base}" for base, names in bases.items())
-    return f"warning: these runs do not come from one base run (train.init), so their layers may not fit: {told}"
+    listed = "; ".join(f"{', '.join(names)} from {base}" for base, names in bases.items())
+    return f"warning: these runs do not come from one base run (train.init), so their layers may not fit: {listed}"
 
 
 Weights = Mapping[str, Tensor]

@@ -152,7 +152,7 @@ def _with_sections(
 
 def save(out: Path, model: FlexibleModel, test: Any, on_progress: Callable[[int], None] | None = None) -> None:
     """Writes a model as a run, scored on the test samples; it can be trained on from recipe.yaml."""
-    recipe = model.recipe or checkpoint.recipe_of_model(model)
+    recipe = checkpoint.recipe_of_model(model)
     changed: dict[str, Any] = {"init": str(out), "settle": ()}
     if recipe.train.sample not in SAMPLERS:  # a group of the method that was
         changed["sample"] = "every"

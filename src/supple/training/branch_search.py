@@ -65,7 +65,7 @@ def search(
         validation = selected(run)
         for exit_, allowed in enumerate(within):
             if (width, number) in allowed:
-                point = f"exit={exit_ + 1}"
+                point = str(model.stages()[exit_].point)
                 params, seen = allowed[width, number]["params"], validation[point]
                 tries[exit_].append(Try(point, width, number, params, seen["score"], seen["loss"]))
     ranked = [sorted(one, key=lambda t: (-t.score, t.loss)) for one in tries]

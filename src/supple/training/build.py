@@ -32,10 +32,10 @@ def load_data(recipe: Recipe) -> Splits:
     settings = recipe.data.model_dump() | input_settings(recipe)
     own = {key: settings[key] for key in DATASETS[recipe.data.name].settings()}
     splits = load_set(recipe.data.name, fingerprint=recipe.data.fingerprint, **own)
-    found, said = len(splits.train.classes), recipe.data.classes
-    if said is not None and said != found:
+    found, given = len(splits.train.classes), recipe.data.classes
+    if given is not None and given != found:
         raise RecipeError(
-            f"data.classes is {said}, but the data have {found} classes.", "Correct it, or set it to null."
+            f"data.classes is {given}, but the data have {found} classes.", "Correct it, or set it to null."
         )
     return splits
 
@@ -76,8 +76,8 @@ def with_copies(recipe: Recipe, splits: Splits, quiet: bool = False) -> Splits:
     if not isinstance(splits.train, ImageSet) or not splits.train.labelled:
         raise RecipeError(f"copycat is for images of classes, not for {recipe.data.name}.", "Remove the section.")
     sources = copycat.unlabelled(wanted.root, wanted.limit, wanted.seed)
-    with counting(len(sources), "labelling", quiet=quiet) as watch:
-        labels = copycat.label(sources, labeller, watch)
+    with counting(len(sources), "labelling", quiet=quiet) as on_progress:
+        labels = copycat.label(sources, labeller, on_progress)
     if not quiet:
         say(copycat.describe(wanted.root, labels, labeller.classes))
     return replace(splits, train=copycat.mix(splits.train, sources, labels, wanted.ratio, wanted.seed))

@@ -100,10 +100,10 @@ def held(place: Path) -> Iterator[None]:
 
 def digest(recipe: Recipe, backbone: nn.Module) -> str:
     """The name of the folder: of the backbone's weights, the cuts and the images."""
-    told = recipe.resolved()
-    facts = {key: told.get(key) for key in ("backbone", "copycat")} | {"at": told["method"].get("at")}
+    document = recipe.resolved()
+    facts = {key: document.get(key) for key in ("backbone", "copycat")} | {"at": document["method"].get("at")}
     unrelated = ("batch_size", "test_limit", "root", "workers", *(field.name for field in fields(Augmentation)))
-    facts["data"] = {key: value for key, value in told["data"].items() if key not in unrelated}
+    facts["data"] = {key: value for key, value in document["data"].items() if key not in unrelated}
     found = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     for name, value in sorted(backbone.state_dict().items()):
         found.update(name.encode())

@@ -19,7 +19,7 @@ from lightning_fabric import Fabric
 
 from supple import checkpoint, files
 from supple.backbones.protocols import starts_from_data
-from supple.cost import costly_branches, profile
+from supple.cost import costly_points, profile
 from supple.data.loaders import Batches, as_batches
 from supple.errors import RecipeError, TrainError
 from supple.losses import Objective, make_objective, usual_loss
@@ -222,7 +222,7 @@ def carry_out(
         own.start_from(next(training.train.drawn(STARTED_ON, STARTED_ON, recipe.train.seed))[0])
     if not quiet:
         say(f"{heading}{some(training.steps, 'step')} per epoch")
-        for warning in costly_branches(profile(model)):
+        for warning in costly_points(profile(model)):
             say(warning)
     if is_new(folder, fabric):
         training = training.with_choices()

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from supple.errors import RecipeError
 from supple.recipe import STRICT
-from supple.text import did_you_mean
+from supple.text import did_you_mean, one_line
 
 if TYPE_CHECKING:
     from supple.recipe import Train
@@ -170,5 +170,4 @@ def _written(value: Any) -> bool:
 
 def refusal(key: str, given: object, error: Exception, cure: str) -> RecipeError:
     """What a target says of arguments that it does not take."""
-    said = " ".join(str(error).split())[:300] or type(error).__name__
-    return RecipeError(f"{key} {given} is refused: {said}.", cure)
+    return RecipeError(f"{key} {given} is refused: {one_line(error, 300)}.", cure)

@@ -15,6 +15,7 @@ from supple.losses import Objective
 from supple.model import FlexibleModel, Output
 from supple.point import Point
 from supple.recipe import Train
+from supple.text import one_line
 from supple.training.groups import parameter_groups
 from supple.training.optim import build_optimizer
 
@@ -38,7 +39,7 @@ def make_fabric(settings: Train) -> Fabric:
             precision=PRECISIONS[settings.precision],
         )
     except (ValueError, RuntimeError) as error:
-        cause = f"train.accelerator={settings.accelerator} cannot be used here: {' '.join(str(error).split())}"
+        cause = f"train.accelerator={settings.accelerator} cannot be used here: {one_line(error)}"
         raise RecipeError(cause, "Use train.accelerator=auto, or cpu.") from None
     finally:
         remarks.setLevel(level)
@@ -55,7 +56,7 @@ def set_up(fabric: Fabric, settings: Train, model: FlexibleModel) -> tuple[Any, 
     groups = parameter_groups(model, settings)
     wrapped, optimizer = fabric.setup(model, build_optimizer(groups, settings))
     if settings.compile == "on":
-        compile_regions(model)
+        compile_modules(model)
     return wrapped, optimizer
 
 
@@ -118,7 +119,7 @@ def to_step(fabric: Fabric, settings: Train, batch: tuple[Any, Any]) -> tuple[An
     return moved
 
 
-def compile_regions(model: FlexibleModel) -> None:
+def compile_modules(model: FlexibleModel) -> None:
     """torch.compile on each region; their number must not hit the limit meant for endless recompilation."""
     regions = model.compilable_modules()
     torch._dynamo.config.recompile_limit = max(64, 2 * len(regions))

@@ -13,9 +13,10 @@ from torch import Tensor, fx, nn
 from torch.fx.node import map_arg
 
 from supple.backbones._cut.tap import Tap, find_tap
-from supple.backbones._cut.trace import CutError, Traced, check_names, short, weightless
+from supple.backbones._cut.trace import CutError, Traced, check_names, weightless
 from supple.errors import RecipeError
 from supple.model import Shape, example
+from supple.text import one_line
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class Kinds(fx.Interpreter):
                 with torch.no_grad():
                     self.run(torch.empty((batch, *input_shape), device="meta"))
             except Exception as error:
-                cause = f"{type(network).__name__} does not take inputs of shape {input_shape}: {short(error)}"
+                cause = f"{type(network).__name__} does not take inputs of shape {input_shape}: {one_line(error)}"
                 raise RecipeError(cause, "Give the shape it takes: input_shape, or data.size in a recipe.") from None
             found.append(self.seen)
         two, three = found

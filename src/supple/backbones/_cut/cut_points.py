@@ -11,10 +11,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from supple.backbones._cut.cut import Kinds, assign, carried
 from supple.backbones._cut.tap import Tap, find_tap
-from supple.backbones._cut.trace import Traced, ancestors, short, weightless
+from supple.backbones._cut.trace import Traced, ancestors, weightless
 from supple.backbones.protocols import as_stages
 from supple.errors import RecipeError
 from supple.model import Shape, example
+from supple.text import one_line
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ def walk(network: nn.Module, input_shape: tuple[int, ...]) -> tuple[dict[str, in
         try:
             network(torch.empty((2, *input_shape), device="meta"))
         except Exception as error:
-            cause = f"{type(network).__name__} does not run without data: {short(error)}"
+            cause = f"{type(network).__name__} does not run without data: {one_line(error)}"
             raise RecipeError(cause, "It decides by its data, or does not fit inputs of this size.") from None
         total = counter.get_total_flops() // 2
     for hook in hooks:

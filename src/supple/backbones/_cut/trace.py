@@ -11,7 +11,7 @@ from torch import fx, nn
 
 from supple.cost import on_meta
 from supple.errors import RecipeError
-from supple.text import did_you_mean
+from supple.text import did_you_mean, one_line
 
 
 class CutError(RecipeError):
@@ -53,7 +53,7 @@ class Traced(fx.Tracer):
             self.graph = self.trace(network, concrete_args=settled)
         except Exception as error:
             deepest = max(at, key=lambda name: name.count("."))
-            cause = f"{type(network).__name__} cannot be cut at {', '.join(at)}: {short(error)}"
+            cause = f"{type(network).__name__} cannot be cut at {', '.join(at)}: {one_line(error)}"
             raise CutError(deepest, cause) from None
         for node in [node for node in self.graph.nodes if node.op == "placeholder"][1:]:
             drop(self.graph, node)  # an input left at its default, and the checks that it stays there
@@ -115,7 +115,3 @@ def ancestors(path: str) -> list[str]:
     """The root and every module around a path: `a.b.c` has "", `a`, `a.b`."""
     parts = path.split(".")
     return [".".join(parts[:n]) for n in range(len(parts))]
-
-
-def short(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__

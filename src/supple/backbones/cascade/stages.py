@@ -169,10 +169,10 @@ class Cascade(nn.Module):
 
     def detect(self, maps: Sequence[Tensor], boxes: list[Tensor], sizes: Tensor, limit: int) -> tuple[Tensor, Tensor]:
         """What was found in each picture, best first: (batch, limit, 6) and masks (batch, limit, 28, 28)."""
-        chances = 0
+        probabilities = 0
         for stage, head in enumerate(self.boxes):
             scores, moves = head(under(maps, self.strides, boxes, POOLED))
-            chances = chances + scores.softmax(1) / len(IOUS)
+            probabilities = probabilities + scores.softmax(1) / len(IOUS)
             if stage + 1 < len(IOUS):
                 boxes = self._refined(boxes, moves, scores[:, :-1].argmax(1), sizes, stage)
         counts = [len(box) for box in boxes]
@@ -180,8 +180,8 @@ class Cascade(nn.Module):
         if maps[0].is_meta:  # as many as there can be
             found = [moved.new_empty(limit, 6) for _ in counts]
         else:
-            assert isinstance(chances, Tensor)
-            parts = zip(moved.split(counts), chances.split(counts), sizes)
+            assert isinstance(probabilities, Tensor)
+            parts = zip(moved.split(counts), probabilities.split(counts), sizes)
             found = [self._chosen(*part, limit) for part in parts]
         masks = self._masks(maps, found)
         pad = [limit - len(one) for one in found]
@@ -190,11 +190,11 @@ class Cascade(nn.Module):
             torch.stack([F.pad(one, (0, 0, 0, 0, 0, more)) for one, more in zip(masks, pad)]),
         )
 
-    def _chosen(self, moved: Tensor, chances: Tensor, size: Tensor, limit: int) -> Tensor:
+    def _chosen(self, moved: Tensor, probabilities: Tensor, size: Tensor, limit: int) -> Tensor:
         """x1 y1 x2 y2 score label of the objects in one picture."""
-        chances = chances[:, :-1]
-        box, label = (chances > self.threshold).nonzero(as_tuple=True)
-        boxes, score = clipped(moved[box, label][None], size[None])[0], chances[box, label]
+        probabilities = probabilities[:, :-1]
+        box, label = (probabilities > self.threshold).nonzero(as_tuple=True)
+        boxes, score = clipped(moved[box, label][None], size[None])[0], probabilities[box, label]
         keep = batched_nms(boxes, score, label, SAME)[:limit]
         return torch.cat([boxes[keep], score[keep, None], label[keep, None].to(boxes)], 1)
 

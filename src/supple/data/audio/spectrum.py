@@ -31,20 +31,16 @@ def power(waves: Tensor, window: int, hop: int) -> Tensor:
 
 
 @lru_cache(maxsize=16)
-def mel_filters(mels: int, bins: int, rate: int, scale: str = "htk", equal_area: bool = False) -> Tensor:
-    """Triangles, equally wide in mel, from 0 Hz to half the rate: (mels, bins), to be multiplied with powers.
-
-    scale: htk, 2595 log10(1 + f / 700); slaney, linear below 1 kHz and logarithmic above. Each triangle peaks at 1 or,
-    with `equal_area`, has an area of 1 over its Hz (Slaney's norm).
+def mel_filters(mels: int, bins: int, rate: int) -> Tensor:
+    """Triangles with a peak of 1, equally wide in mel (of HTK: 2595 log10(1 + f / 700)), from 0 Hz to half the rate:
+    (mels, bins), to be multiplied with powers.
     """
-    to_mel, to_hertz = {"htk": (_htk_mel, _htk_hertz), "slaney": (_slaney_mel, _slaney_hertz)}[scale]
-    highest = to_mel(torch.tensor(rate / 2, dtype=torch.float64))
-    edges = to_hertz(torch.linspace(0, 1, mels + 2, dtype=torch.float64) * highest)  # left, centre, right of each
+    highest = 2595 * math.log10(1 + rate / 1400)
+    edges = 700 * (10 ** (torch.linspace(0, highest, mels + 2, dtype=torch.float64) / 2595) - 1)
     frequency = torch.linspace(0, rate / 2, bins, dtype=torch.float64)
     left, centre, right = (edges[i : i + mels, None] for i in range(3))
     rising, falling = (frequency - left) / (centre - left), (right - frequency) / (right - centre)
-    filters = torch.minimum(rising, falling).clamp(min=0)
-    return (filters * 2 / (right - left) if equal_area else filters).float()
+    return torch.minimum(rising, falling).clamp(min=0).float()
 
 
 def decibels(powers: Tensor) -> Tensor:
@@ -59,23 +55,3 @@ def as_picture(levels: Tensor, size: int) -> Tensor:
     """
     resized = F.interpolate(levels[:, None], (size, size), mode="bilinear", antialias=True)[:, 0]
     return resized.sub_(FLOOR).mul_(255 / -FLOOR).round_().clamp_(0, 255).to(torch.uint8)
-
-
-def _htk_mel(hertz: Tensor) -> Tensor:
-    return 2595 * torch.log10(1 + hertz / 700)
-
-
-def _htk_hertz(mel: Tensor) -> Tensor:
-    return 700 * (10 ** (mel / 2595) - 1)
-
-
-# Slaney's Auditory Toolbox: 15 mel per kHz below 1 kHz, then 27 mel for each factor of 6.4.
-_STEP = math.log(6.4) / 27
-
-
-def _slaney_mel(hertz: Tensor) -> Tensor:
-    return torch.where(hertz < 1000, hertz * 0.015, 15 + torch.log(hertz.clamp(min=1000) / 1000) / _STEP)
-
-
-def _slaney_hertz(mel: Tensor) -> Tensor:
-    return torch.where(mel < 15, mel / 0.015, 1000 * torch.exp((mel - 15).clamp(min=0) * _STEP))

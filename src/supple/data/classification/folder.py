@@ -71,13 +71,13 @@ def image_files(root: Path) -> list[Source]:
     return [files[path] for path in sorted(files)]
 
 
-def split_by_seed(part: Part, classes: tuple[str, ...], test_share: float, seed: int) -> Collection:
+def split_by_seed(part: Part, classes: tuple[str, ...], test_share: float, seed: int, channels: int = 3) -> Collection:
     """A test part drawn from everything there is, each stratum in proportion; groups stay whole."""
     if not 0 < test_share < 1:
         raise DataError(f"test_share is {test_share}.", "Set data.test_share between 0 and 1.")
     count = max(1, round(test_share * len(part)))
     test, train = set_aside_whole(part.split_by, part.groups, count, seed)
-    return Collection(train=part.pick(train), test=part.pick(test), classes=classes)
+    return Collection(part.pick(train), part.pick(test), classes, channels)
 
 
 def class_part(

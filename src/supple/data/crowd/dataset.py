@@ -21,6 +21,7 @@ from supple.data.splits import Splits, choose, read_parts
 from supple.errors import DataError
 from supple.model import Shape
 from supple.tasks.count import Crowd
+from supple.text import one_line
 
 MOST = 50_000_000  # cells of a stored density map
 SIDE = 15  # cells of the hill along each side (SL-ViT, section 4.1.4)
@@ -51,8 +52,8 @@ def read_map(source: Source) -> Tensor:
     except DataError:
         raise
     except Exception as problem:  # damaged files make scipy raise errors of many kinds
-        reason = " ".join(str(problem).split())[:200] or type(problem).__name__
-        raise DataError(f"{name} is not a readable MATLAB file: {reason}.", "Copy or unpack it again.") from None
+        cause = f"{name} is not a readable MATLAB file: {one_line(problem)}."
+        raise DataError(cause, "Copy or unpack it again.") from None
     return torch.from_numpy(np.ascontiguousarray(values))
 
 

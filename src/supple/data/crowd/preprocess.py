@@ -71,10 +71,6 @@ class CrowdPrepare(Preparation):
         parts = seen if isinstance(seen, tuple) else (seen,)
         return tuple(None if part is None else part.numpy() for part in parts)
 
-    def blank(self) -> Seen:
-        image = self.normalise(self.open(self.blank_file())[None])
-        return (image, torch.full((1, *SOUND_SHAPE), -2.0)) if self.use_audio else image
-
     def facts(self) -> dict[str, Any]:
         return {"size": self.size, "mean": self.mean, "std": self.std}
 

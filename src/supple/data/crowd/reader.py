@@ -18,7 +18,7 @@ from supple.data.crowd.dataset import CrowdSample
 from supple.data.parts import Collection, Part
 from supple.data.settings import Seed, Share
 from supple.errors import DataError
-from supple.text import say
+from supple.text import one_line, say
 
 POINTS = "points.json"
 LARGEST = 100_000_000  # bytes of the list of points
@@ -129,7 +129,7 @@ def read_list(source: Source, where: str) -> dict[str, Any]:
         if not isinstance(entries, dict) or not all(isinstance(entry, dict) for entry in entries.values()):
             raise ValueError('it has no "images", a mapping of names to entries')
     except (OSError, ValueError, RecursionError) as problem:
-        raise DataError(f"{where} cannot be read: {' '.join(str(problem).split())[:200]}.", LAYOUT) from None
+        raise DataError(f"{where} cannot be read: {one_line(problem)}.", LAYOUT) from None
     if not entries:
         raise DataError(f"{where} names no picture.", LAYOUT)
     return entries

@@ -104,6 +104,11 @@ def must_have_bf16(what: str) -> None:
         raise RecipeError(f"{what}: this processor has no bf16 arithmetic.", "Use fp32 or int8 here.")
 
 
+def not_installed(name: str) -> RecipeError:
+    extra = "" if name == "torch" else "[export]"
+    return RecipeError(f"the engine {name} is not installed.", f"Install it: pip install 'supple{extra}'.")
+
+
 def open_engine(name: str, source: Any, threads: int, precision: str | None = None) -> Engine:
     """An engine for an exported folder (a Bundle) or a run (a FlexibleModel). precision: None: that of the source."""
     if name not in ENGINES:
@@ -114,8 +119,7 @@ def open_engine(name: str, source: Any, threads: int, precision: str | None = No
         cure = f"Engines for it: {', '.join(available(kind)) or 'none is installed'}."
         raise RecipeError(f"the engine {name} does not open a folder of kind {kind}.", cure)
     if find_spec(package) is None:
-        extra = "" if package == "torch" else "[export]"
-        raise RecipeError(f"the engine {name} is not installed.", f"Install it: pip install 'supple{extra}'.")
+        raise not_installed(name)
     precision = precision or precision_here(getattr(source, "precision", "fp32"))
     if precision == "bf16":
         must_have_bf16(f"the engine {name} in bf16")

@@ -2,7 +2,7 @@
 
 A fixed size is faster than an open one, most of all for a single sample, but compiling takes longer than answering, and
 samples that leave a batch make many sizes. So a graph is compiled for its first few sizes as they are, and once more
-for all others.
+for all others. All stages of a chain are compiled when the first of them meets a new size.
 
 Left to itself OpenVINO computes in bf16 wherever the processor has it, also graphs of fp32. So the precision is always
 said; whether bf16 is multiplied or emulated, `supple.machine` knows, OpenVINO does not say.
@@ -30,6 +30,8 @@ class OpenVinoEngine:
         self.bundle, self.precision = bundle, precision
         self._core = openvino.Core()
         self._settings = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": threads}
+        stages = bundle.graphs.stages
+        self._chain = [graph for stage in stages for graph in (stage.body, stage.head) if graph is not None]
         self._gates = {layer.graph for layer in bundle.graphs.layers if layer.role == "gate"}
         self._compiled: dict[tuple[str, int], Any] = {}
         self._lock = threading.Lock()
@@ -40,6 +42,8 @@ class OpenVinoEngine:
         batch = len(inputs[0])
         key = graph, batch if (graph, batch) in requests else self._size(graph, batch)
         if key not in requests:
+            for other in self._chain if [graph] == self._chain[:1] else ():
+                self._compile(other, self._size(other, batch))
             compiled = self._compile(*key)
             names = self.bundle.inputs[graph]  # OpenVINO drops inputs that a graph does not use
             used = [names.index(*entry.names.intersection(names)) for entry in compiled.inputs]

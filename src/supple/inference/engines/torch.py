@@ -14,7 +14,6 @@ from torch import nn
 from torch.utils import _pytree
 
 from supple.inference.engines import Array, Graphs, Stage, State
-from supple.methods.gates import Gates
 from supple.model import FlexibleModel
 from supple.point import Point
 from supple.surgery.deploy import fold_norms
@@ -102,9 +101,10 @@ def graphs_of(model: FlexibleModel) -> Graphs:
 
 
 def in_bf16(module: nn.Module) -> nn.Module:
-    """A copy with weights of bf16, save those of gates: a score near its threshold must not shift."""
+    """A copy with weights of bf16, save those that a part of it declares as `exact_parameters`."""
     made = copy.deepcopy(module)
-    exact = {id(part) for gates in made.modules() if isinstance(gates, Gates) for part in gates.oracles.parameters()}
+    careful: list[Any] = [part for part in made.modules() if hasattr(part, "exact_parameters")]
+    exact = {id(parameter) for part in careful for parameter in part.exact_parameters()}
     for part in (*made.parameters(), *made.buffers()):
         if part.is_floating_point() and id(part) not in exact:
             part.data = part.data.bfloat16()
