@@ -169,14 +169,14 @@ def test_the_commands_of_the_readme_run(demo, monkeypatch, capsys):
     commands = [shlex.split(line) for line in lines if line]
     assert {words[0] for words in commands} <= {"make", "source", "supple"}
     for words in commands:
-        if words[0] == "supple" and words[1] not in ("demo", "train", "export"):  # these take long, and have tests
+        if words[0] == "supple" and words[1] not in ("demo", "train", "export") and "runs/pictures" not in words:
             words = [str(path) for word in words for path in (sorted(demo.glob(word)) if "*" in word else [word])]
             assert main(words[1:]) == 0, words
     makefile = (ROOT / "Makefile").read_text()
     for words in commands:
         if words[0] == "make":
             assert f"\n{words[1]}:" in makefile
-        if words[0] == "supple" and words[1] == "train":
+        if words[0] == "supple" and words[1] == "train" and words[2] != "pictures":  # see the page on pictures
             load_recipe(words[2], [word for word in words if "=" in word])
 
 
@@ -281,3 +281,22 @@ def test_the_page_on_the_command_line_runs(demo, tmp_path):
     files, folder, piped, named = [rows for line, rows in answered.items() if "predict" in line]
     assert (files, folder) == (["photo.png", "more/3.jpg"], ["photos/2.png", "photos/cats/1.png"])
     assert (piped, sorted(named)) == (["-"], ["photos/2.png", "photos/cats/1.png"])
+
+
+def test_the_page_on_pictures_runs(tmp_path, monkeypatch, capsys):
+    """With pictures of three colours, and no weights to be had: all but the network is as with them."""
+    from test_propose import make_pictures
+
+    from supple.recipe import Train
+    from supple.training import propose
+
+    make_pictures(tmp_path / "pictures")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(propose, "available", lambda name: False)
+    monkeypatch.setattr(propose, "_rate", lambda plan: (Train(precision="fp32", compile="off"), 5.0))
+    for block in blocks("docs/pictures.md", "bash"):
+        for line in block.splitlines():
+            assert main(shlex.split(line)[1:]) == 0, (line, capsys.readouterr().err)
+    (code,) = blocks("docs/pictures.md", "python")
+    exec(compile(code, "docs/pictures.md", "exec"), {})
+    assert capsys.readouterr().out.splitlines()[-1] in ("blue", "green", "red")

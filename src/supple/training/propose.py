@@ -358,8 +358,8 @@ def _train(plan: _Plan, epochs: int) -> dict[str, Any]:
     common: dict[str, Any] = {"epochs": max(1, epochs), "decay_all": False, "init": plan.init}
     if not plan.pretrained:
         optimizer = {"name": "sgd", "momentum": 0.85, "nesterov": True}
-        schedule = {"name": "one_cycle", "pct_start": 0.2}
-        return common | {"optimizer": optimizer, "lr": 0.75, "weight_decay": 1e-3, "schedule": schedule, "ema": 0.999}
+        rates = {"lr": 0.75, "schedule": "cosine", "warmup": round(0.2 * epochs, 1)}
+        return common | {"optimizer": optimizer, "weight_decay": 1e-3, "ema": 0.999} | rates
     adam = {"optimizer": {"name": "adamw"}, "weight_decay": 0.05, "schedule": "cosine", "warmup": 0.5, "ema": 0.999}
     if plan.fine:
         return common | adam | {"lr": 5e-4, "layer_decay": 0.75, "clip": 1.0}
