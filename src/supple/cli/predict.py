@@ -45,13 +45,8 @@ def predict(
 
     if csv and json:
         raise RecipeError("--csv and --json are both given.", "Give one of them.")
-    made = predictor(
-        run,
-        "torch" if draw is not None else engine,
-        threads or cores(),
-        warm=deadline_ms is not None or confident,
-        progress=True,
-    )
+    engine, warm = engine if draw is None else "torch", deadline_ms is not None or confident
+    made = predictor(run, engine, threads or cores(), warm=warm, progress=True)
     least = min_confidence if made.task.min_score is None else None  # else it limits what is listed
     limits = (point, deadline_ms, budget_macs, confident or None, least)
     if sum(limit is not None for limit in limits) > 1:

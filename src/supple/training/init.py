@@ -52,7 +52,7 @@ def weights_of(path: Path) -> dict[str, Tensor]:
         )
     digest = read_manifest(path)["files"].get(WEIGHTS)
     if not (path / WEIGHTS).is_file() or sha256(path / WEIGHTS) != digest:
-        cause = f"{path / WEIGHTS} is not the file that {MANIFEST} names."
+        cause = f"{path / WEIGHTS} does not match its digest in {MANIFEST}."
         raise CheckpointError(cause, "Restore it, or train that run again.")
     return read_tensors(path / WEIGHTS)
 
