@@ -9,6 +9,7 @@ from torch.testing import assert_close
 
 from supple import checkpoint
 from supple.backbones import BACKBONES
+from supple.backbones.protocols import starts_from_data
 from supple.cost import count_macs, count_params, profile
 from supple.errors import PointError, RecipeError
 from supple.methods import METHODS, build
@@ -29,6 +30,7 @@ TINY = {
         "head_channels": 8,
     },
     "mobilenet_v1": {"channels": [16, 32, 32], "strides": [2, 1]},
+    "fastnet": {"widths": [8, 16, 16], "head": 8},
     "resnet_v1": {"layers": [1, 1, 1, 1], "width": 8, "stem": "cifar"},
     "densenet": {"growth_rate": 4, "blocks": [2, 2, 2], "init_features": 8},
     "inception_v3": {},
@@ -98,6 +100,8 @@ def make(method: str, backbone: str) -> FlexibleModel:
     shape = shape_of(backbone)
     model = build(recipe.backbone, recipe.method, len(classes_of(backbone)), shape)
     model.classes = classes_of(backbone)
+    if (own := starts_from_data(model.backbone)) is not None:
+        own.start_from(torch.randn(16, *shape))
     model.train()(example(shape, 4 if shape[-1] == 75 else 32, torch.randn), model.points)
     return model.eval()
 

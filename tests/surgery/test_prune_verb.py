@@ -94,7 +94,7 @@ def test_search_prune_and_fine_tune(command, tmp_path):
     assert command("prune", run, "--ratio", 0.4, "--out", tmp_path / "pruned").status == 0
     fine = load_recipe(tmp_path / "pruned" / "recipe.yaml")
     source = make_recipe(checkpoint.read_manifest(run)["recipe"])
-    assert fine.method == {"name": "static", "learn": "all"}
+    assert fine.method == {"name": "static", "learn": "all", "freeze_random": False}
     assert fine.backbone == {**source.backbone, "kept": shape_of(load(tmp_path / "pruned").backbone)}
     assert fine.train == source.train.model_copy(update={"init": str(tmp_path / "pruned")})
     assert (fine.data, fine.loss) == (source.data, source.loss)
