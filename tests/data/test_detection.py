@@ -291,7 +291,7 @@ def test_map_of_one_hit_one_miss_and_one_error_by_hand():
     meter = TASKS["boxes"].meter(None)
     rows = [[10.0, 10, 30, 30, 0.9, 0], [0, 60, 20, 80, 0.8, 0], [0, 0, 0, 0, 0, 0]]
     meter.add(answer(rows, torch.ones(3, 28, 28)), truth)
-    score, loss, further = meter.result()
+    score, loss, further, _ = meter.result()
     # Precision is 1 up to a recall of one half, then nothing: 51 of 101 places, at every IoU.
     assert score == pytest.approx(51 / 101)
     assert loss == pytest.approx(50 / 101)

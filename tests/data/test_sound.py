@@ -419,8 +419,8 @@ def test_sounds_beyond_the_memory_limit_are_read_on_demand(tmp_path: Path) -> No
     root = tones(tmp_path)
     memory = load("sounds", root=str(root), warn=silent, **SMALL)
     demand = load("sounds", root=str(root), memory_limit=24 * 256 - 1, warn=silent, **SMALL)
-    assert not memory.train.slow
-    assert demand.train.slow
+    assert not memory.train.workers
+    assert demand.train.workers
     given = memory.train.preprocess
     assert demand.train.preprocess.spectrogram == given.spectrogram
     indices = torch.tensor([3, 0, 9])

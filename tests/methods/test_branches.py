@@ -403,7 +403,7 @@ FLAT = Tap("flat", 64)
     ("given", "tap", "words"),
     [
         ("sl-vit", RN1, ['method.branch "sl-vit" is unknown', 'Did you mean "sl_vit"?']),
-        ("tree", RN1, ["Possible: cnn, linear, sl_vit."]),
+        ("tree", RN1, ["Possible: cnn, conv, linear, sl_vit."]),
         ({"heads": 4}, RN1, ["method.branch.name is missing", "sl_vit"]),
         ({"name": ["cnn"]}, RN1, ["method.branch", "is unknown"]),
         ({"name": "sl_vit", "hedas": 4}, RN1, ['"method.branch.hedas"', '"method.branch.heads"']),

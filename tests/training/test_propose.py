@@ -60,7 +60,7 @@ def test_pictures_alone_train_from_nothing_where_no_weights_can_be_had(
     made = load_recipe(run / "proposed.yaml")
     assert (made.backbone["name"], made.data.size, made.train.init) == ("fastnet", 16, None)
     assert made.loss["warmup"] == 1.0
-    assert "supple predict runs/flags PICTURE" in said.out
+    assert "supple predict runs/flags PICTURE" in said.err
     model = supple.load(run)
     assert model.classes == ("blue", "green", "red")
     found = command("predict", run, pictures / "red" / "0.png", "--json")

@@ -19,7 +19,7 @@ GROUPS = {
     },
     "Make a flexible model": {
         "profile": "MACs and parameters of every point, before training",
-        "train": "train a recipe into a run folder; resume; settle more points",
+        "train": "train pictures or a recipe into a run folder; resume; settle more points",
         "extract": "one point as an ordinary, smaller network",
         "merge": "one model of layers from several runs",
         "prune": "a transformer without the dimensions that matter least",

@@ -14,8 +14,8 @@ EXAMPLES = {
         "supple profile recipes/ipkd_ta/mobilenet_cifar10_ipkd.yaml --json",
     ),
     "train": (
+        "supple train pictures --minutes 30",
         "supple train recipes/pocket/digits.yaml --out runs/digits",
-        "supple train runs/digits --resume",
     ),
     "evaluate": ("supple evaluate runs/digits", "supple evaluate runs/digits --json"),
     "calibrate": (

@@ -5,10 +5,11 @@ import typer
 
 from supple.cli.common import Changes, Json, print_json
 from supple.errors import RecipeError
+from supple.text import say
 
 
 def train(
-    target: Annotated[str, typer.Argument(help="Pictures (a folder, a zip, a .csv), a recipe, or a run folder.")],
+    target: Annotated[str, typer.Argument(help="Pictures (folder, zip, .csv), a recipe, or a run.")],
     changes: Changes = None,
     out: Annotated[Path | None, typer.Option(help="The run folder; default: runs/<name of the recipe>.")] = None,
     minutes: Annotated[float | None, typer.Option(help="Pictures: the time to train for; 0: no limit.")] = None,
@@ -17,17 +18,15 @@ def train(
     method: Annotated[str | None, typer.Option(help="Pictures: another way to flex than exits.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume from the newest valid state in the folder.")] = False,
     settle: Annotated[list[str] | None, typer.Option(help="Settle a further point of a run: width=0.3.")] = None,
-    search: Annotated[
-        bool, typer.Option("--search", help="Try SL-ViT branches of many sizes within the CNN branch's parameters.")
-    ] = False,
-    search_d: Annotated[str, typer.Option(help="With --search: embedding sizes.")] = "16,24,32,48",
-    search_heads: Annotated[str, typer.Option(help="With --search: numbers of heads.")] = "1,4,12",
+    search: Annotated[bool, typer.Option("--search", help="Try SL-ViT branches of many sizes.")] = False,
+    search_d: Annotated[str, typer.Option(help="For it: embedding sizes.")] = "16,24,32,48",
+    search_heads: Annotated[str, typer.Option(help="For it: numbers of heads.")] = "1,4,12",
     json: Json = False,
 ) -> None:
     """Progress goes to stderr, figures per epoch to metrics.jsonl. Ctrl-C once: finish the step, save, stop."""
     from supple import checkpoint
     from supple.opening import is_run
-    from supple.training.propose import is_pictures
+    from supple.training.propose import PROPOSED, is_pictures
 
     given_run = is_run(target) and not is_pictures(target)
     if out is not None and (settle or given_run):
@@ -55,7 +54,8 @@ def train(
         print_json({"run": str(folder), **ladder.to_json()})
     else:
         print(f"\n{ladder}\n\n{folder / 'report.html'}")
-        print(f"supple predict {folder} PICTURE   supple export {folder}   supple bench {folder}")
+        if (folder / PROPOSED).is_file():
+            say(f"Next: supple predict {folder} PICTURE; supple export {folder}; supple bench {folder}")
 
 
 def _trained(
