@@ -290,7 +290,7 @@ def test_the_page_on_pictures_runs(tmp_path, monkeypatch, capsys):
     from supple.recipe import Train
     from supple.training import propose
 
-    make_pictures(tmp_path / "pictures")
+    make_pictures(tmp_path / "pictures", each=40)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(propose, "available", lambda name: False)
     monkeypatch.setattr(propose, "_rate", lambda plan: (Train(precision="fp32", compile="off"), 5.0))

@@ -46,7 +46,7 @@ ENLARGED = 4  # times that a picture may be enlarged
 SEEN = 250_000  # pictures that a training should see; it is not longer than MOST_EPOCHS for that
 LEAST_EPOCHS, MOST_EPOCHS = 5, 20
 LONGEST = {True: 40, False: 120}  # epochs, with pretrained weights and without
-VALIDATION = 2000  # pictures at most, or a tenth
+VALIDATION, FEW = 2000, 20  # pictures at most, and at least where there are four times as many
 FORWARD = 3.0  # a training step takes so many times as long as an evaluation
 RESERVE = 0.93  # of the time for steps, the rest for what happens around them
 
@@ -59,6 +59,11 @@ class Survey:
     test: int
     classes: int
     side: int  # the median of the shorter sides, pixels
+
+    @property
+    def validation(self) -> int:
+        """How many of the training pictures validate: a tenth, but enough of a small set to calibrate with."""
+        return max(1, min(FEW, self.train // 4), min(VALIDATION, self.train // 10))
 
     def __str__(self) -> str:
         return f"{some(self.train + self.test, 'picture')} of {self.classes} classes, about {self.side} pixels a side"
@@ -306,7 +311,7 @@ def _fit_into(plan: _Plan, sizes: Sequence[int], seconds: float) -> tuple[int, d
 
 def _epochs(plan: _Plan, rate: float, seconds: float) -> float:
     """How many fit into the time, with validation after each, and the test pictures at the end."""
-    validated = min(VALIDATION, plan.survey.train // 10)
+    validated = plan.survey.validation
     epoch_s = (plan.survey.train - validated + validated / FORWARD) / rate
     return (RESERVE * seconds - plan.survey.test / FORWARD / rate) / epoch_s
 
@@ -334,7 +339,7 @@ def _rate(plan: _Plan) -> tuple[Train, float]:
 def _document(pictures: str, plan: _Plan, epochs: int) -> dict[str, Any]:
     """All sections but `train`."""
     small = plan.survey.side <= SMALL
-    holdout = min(VALIDATION, max(1, plan.survey.train // 10))
+    holdout = plan.survey.validation
     batch = 64 if plan.pretrained else 500 if plan.survey.train >= 10_000 else 100
     data: dict[str, Any] = {"name": "folder", "root": pictures, "size": plan.size, "batch_size": batch, "flip": True}
     data |= {"crop": max(2, plan.size // 8)} if small else {"crop_scale": [0.35, 1.0]}
