@@ -340,8 +340,8 @@ def _document(pictures: str, plan: _Plan, epochs: int) -> dict[str, Any]:
     """All sections but `train`."""
     small = plan.survey.side <= SMALL
     holdout = plan.survey.validation
-    batch = 64 if plan.pretrained else 500 if plan.survey.train >= 10_000 else 100
-    data: dict[str, Any] = {"name": "folder", "root": pictures, "size": plan.size, "batch_size": batch, "flip": True}
+    data: dict[str, Any] = {"name": "folder", "root": pictures, "size": plan.size, "batch_size": _batch(plan)}
+    data["flip"] = True
     data |= {"crop": max(2, plan.size // 8)} if small else {"crop_scale": [0.35, 1.0]}
     if not plan.pretrained and epochs >= 20:
         data["erase"] = 0.25
@@ -359,12 +359,23 @@ def _document(pictures: str, plan: _Plan, epochs: int) -> dict[str, Any]:
     }
 
 
+def _batch(plan: _Plan) -> int:
+    """Large batches suit FastNet, if there are enough pictures for some hundred steps."""
+    if plan.backbone["name"] != FROM_NOTHING:
+        return 64
+    return 500 if plan.survey.train >= 10_000 else 100
+
+
 def _train(plan: _Plan, epochs: int) -> dict[str, Any]:
     common: dict[str, Any] = {"epochs": max(1, epochs), "decay_all": False, "init": plan.init}
+    if groups := METHODS[plan.method["name"]].sampled:
+        common["sample"] = groups[0]
     if not plan.pretrained:
-        optimizer = {"name": "sgd", "momentum": 0.85, "nesterov": True}
-        rates = {"lr": 0.75, "schedule": "cosine", "warmup": round(0.2 * epochs, 1)}
-        return common | {"optimizer": optimizer, "weight_decay": 1e-3, "ema": 0.999} | rates
+        common |= {"schedule": "cosine", "warmup": round(0.2 * epochs, 1), "ema": 0.999}
+        if plan.backbone["name"] == FROM_NOTHING:
+            optimizer = {"name": "sgd", "momentum": 0.85, "nesterov": True}
+            return common | {"optimizer": optimizer, "lr": 0.0015 * _batch(plan), "weight_decay": 1e-3}
+        return common | {"optimizer": {"name": "sgd", "nesterov": True}, "lr": 0.1, "weight_decay": 5e-4}
     adam = {"optimizer": {"name": "adamw"}, "weight_decay": 0.05, "schedule": "cosine", "warmup": 0.5, "ema": 0.999}
     if plan.fine:
         return common | adam | {"lr": 5e-4, "layer_decay": 0.75, "clip": 1.0}
