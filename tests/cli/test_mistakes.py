@@ -37,7 +37,7 @@ ROADS = {
     "a picture for weights": ("train flags --weights photo.png", ("photo.png", "cannot be read", ".safetensors")),
     "a whole pickled network": (
         "train flags --weights whole.pth",
-        ("whole.pth", "never unpickled", "state_dict()"),
+        ("whole.pth", "more than tensors, timm.models.resnet.ResNet", "state_dict()", "never unpickled"),
     ),
     "weights of another network": (
         "train flags --network test_efficientnet --weights resnet.safetensors",
@@ -45,15 +45,15 @@ ROADS = {
     ),
     "a root for a set that has none": (
         "train recipes/pocket/digits.yaml data.root=flags",
-        ('unknown key "data.root"', "data set digits takes"),
+        ('unknown key "data.root"', "the data set digits has none", "folder"),
     ),
     "other data for a run whose set has no root": (
         "evaluate synthetic data.root=flags",
-        ('unknown key "data.root"', "data set generated takes"),
+        ('unknown key "data.root"', "the data set generated has none", "folder"),
     ),
     "a share of the MACs without x": (
         "predict run photo.png --budget-macs 0.7",
-        ("0.7, less than one MAC", "--budget-macs 0.7x", "2e6"),
+        ('--budget-macs is "0.7", less than one MAC', "0.7x", "2e6"),
     ),
     "weights through a pipe": (
         "predict run - < resnet.safetensors",
@@ -62,10 +62,10 @@ ROADS = {
     "pictures without class folders": ("train loose", ("loose has no class folders", "<class>/<image>")),
     "one class only": ("train one", ("one has one class only: red", "two or more class folders")),
     "an empty class folder": ("train hollow", ("hollow/yellow has no images", "remove the folder")),
-    "a table without labels": ("train unlabelled.csv", ("unlabelled.csv", "flags/red/0.png", "a path and a label")),
+    "a table without labels": ("train unlabelled.csv", ("unlabelled.csv", "flags/red/0.png': 1 of 2 or 3 columns", "a path and a label")),
     "a table of files that are not there": (
         "train moved.csv",
-        ("moved.csv", "none of the 8 files", "red/0.png", "relative to the table"),
+        ("moved.csv: none of 6 pictures looked at can be read", ".png", "no such file", "relative to its folder"),
     ),
     "a network misspelt": ("train flags --network resnet81", ('"resnet81"', "timm", "torchvision", "resnet18")),
     "a network whose weights cannot be had": (
@@ -91,10 +91,10 @@ HABITS = {
         ("best.pt is a file, not a run", "--weights best.pt"),
     ),
     "a graph to predict with": ("predict full.onnx photo.png", ("full.onnx is a file", "folder", "supple export")),
-    "a folder to evaluate on": ("evaluate run flags", ('"flags" is not a valid change', "data.root=flags")),
+    "a folder to evaluate on": ("evaluate run flags", ('"flags" does not apply to the run', "data.root=flags")),
     "other classes to evaluate on": (
         "evaluate run data.root=animals",
-        ("other classes than the model", "cat, dog", "The model knows 3: blue, green, red"),
+        ("other classes than the model", "cat, dog", "its 3 classes: blue, green, red"),
     ),
     "a picture to train on": (
         "train photo.png",
@@ -111,7 +111,7 @@ HABITS = {
     "a huge picture": ("predict run huge.png", ("huge.png has 60000 x 60000", "the limit is", "smaller")),
     "letters with the ending of pictures": (
         "train letters",
-        ("letters: none of the 8 pictures can be read", "a/0.jpg", "JPEG"),
+        ("letters: none of 6 pictures looked at can be read", ".jpg", "JPEG"),
     ),
     "a link to itself": ("predict run loop.png", ("loop.png", "symbolic link", "Replace it or remove it")),
     "a file for a run folder": ("train own.yaml --out photo.png", ("photo.png is a file, not a folder", "--out")),
@@ -139,8 +139,9 @@ def picture(file: Path) -> None:
 
 def huge(file: Path) -> None:
     """A header that promises more pixels than any memory holds."""
-    said = b"IHDR" + struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
-    file.write_bytes(b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + said + struct.pack(">I", zlib.crc32(said)))
+    chunks = (b"IHDR" + struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0), b"IDAT")
+    framed = (struct.pack(">I", len(c) - 4) + c + struct.pack(">I", zlib.crc32(c)) for c in chunks)
+    file.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(framed))
 
 
 def own_network(root: Path) -> dict[str, Any]:
@@ -225,9 +226,9 @@ def here(desk: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def contents(root: Path) -> dict[str, tuple[int, int]]:
-    """Every file and folder, with its size and time of change."""
-    found = (Path(where, name) for where, below, names in os.walk(root) for name in (*below, *names))
-    return {str(path): (path.lstat().st_size, path.lstat().st_mtime_ns) for path in found if path.name != "__pycache__"}
+    """Every file, with its size and time of change."""
+    found = (Path(where, name) for where, _, names in os.walk(root) for name in names)
+    return {str(path): (path.lstat().st_size, path.lstat().st_mtime_ns) for path in found}
 
 
 def test_there_are_forty() -> None:

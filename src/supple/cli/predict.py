@@ -45,6 +45,9 @@ def predict(
 
     if csv and json:
         raise RecipeError("--csv and --json are both given.", "Give one of them.")
+    if deadline_ms == 0:
+        cure = f"Give milliseconds above 0; for the cheapest answer, a point: supple profile {run} lists them."
+        raise RecipeError("--deadline-ms is 0: nothing answers in no time.", cure)
     made = predictor(
         run,
         "torch" if draw is not None else engine,
