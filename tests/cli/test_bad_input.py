@@ -439,9 +439,7 @@ def test_weights_broken_by_the_last_step_of_an_epoch_are_not_kept(command, tmp_p
     command("evaluate", out).refused(2, MANIFEST)
 
 
-@pytest.mark.parametrize(
-    "change", ["train.epochs=3", "train.optimizer=adam", "train.seed=1", "loss.lam=0"]
-)
+@pytest.mark.parametrize("change", ["train.epochs=3", "train.optimizer=adam", "train.seed=1", "loss.lam=0"])
 def test_a_training_is_not_resumed_with_another_recipe(command, stopped, exits_yaml, change):
     before = contents(stopped)
     said = command("train", exits_yaml, change, "--out", stopped, "--resume")

@@ -62,7 +62,10 @@ ROADS = {
     "pictures without class folders": ("train loose", ("loose has no class folders", "<class>/<image>")),
     "one class only": ("train one", ("one has one class only: red", "two or more class folders")),
     "an empty class folder": ("train hollow", ("hollow/yellow has no images", "remove the folder")),
-    "a table without labels": ("train unlabelled.csv", ("unlabelled.csv", "flags/red/0.png': 1 of 2 or 3 columns", "a path and a label")),
+    "a table without labels": (
+        "train unlabelled.csv",
+        ("unlabelled.csv", "flags/red/0.png': 1 of 2 or 3 columns", "a path and a label"),
+    ),
     "a table of files that are not there": (
         "train moved.csv",
         ("moved.csv: none of 6 pictures looked at can be read", ".png", "no such file", "relative to its folder"),

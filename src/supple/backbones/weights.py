@@ -166,7 +166,9 @@ def _unread(path: Path, error: Exception) -> CheckpointError:
         cure = "Save the tensors alone: torch.save(model.state_dict(), FILE). Other objects are never unpickled."
         return CheckpointError(f"{path} cannot be read: it holds more than tensors, {held[1]}.", cure)
     why = one_line(error) if isinstance(error, RuntimeError) else "it is damaged, or no file of tensors"
-    return CheckpointError(f"{path} cannot be read: {why}.", "Give a .safetensors file, or a .pth file of tensors alone.")
+    return CheckpointError(
+        f"{path} cannot be read: {why}.", "Give a .safetensors file, or a .pth file of tensors alone."
+    )
 
 
 # --- timm -------------------------------------------------------------------------------------------------------------

@@ -40,8 +40,8 @@ def class_folders(
     place = wanted(root, name, ROOT)
     files, folders = unwrapped(*files_below(place, endings))
     if not files:
-        others = sorted({Path(path[-1]).suffix.lower() for path in files_below(place, ("",))[0]} - {""})
-        seen = f"; it has {first(others)}" if others else ""
+        unread = sorted({Path(path[-1]).suffix.lower() for path in files_below(place, ("",))[0]} - {""})
+        seen = f"; it has {first(unread)}" if unread else ""
         raise DataError(f"{place} has no {kind}s ({' '.join(endings)}){seen}.", _layout(kind))
     tops = {path[0] for path in [*files, *folders]}
     train, val, test = (
