@@ -90,6 +90,9 @@ def check_out(out: Path) -> None:
     """What is written needs a folder of its own."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise CheckpointError(f"{out} already exists and is not an empty folder.", "Choose a new folder (--out).")
+    above = next((folder for folder in out.absolute().parents if folder.is_file()), None)
+    if above is not None:
+        raise CheckpointError(f"{out} cannot be made: {above} is a file.", "Choose a new folder (--out).")
 
 
 def weights_of(model: FlexibleModel) -> dict[str, Tensor]:

@@ -109,7 +109,7 @@ class Opened:
 
     def _known(self, splits: Splits) -> Splits:
         if splits.test.classes != self.model.classes:
-            cure = f"The model knows {len(self.model.classes)}: {first(self.model.classes)}."
+            cure = f"Give data of its {len(self.model.classes)} classes: {first(self.model.classes)}."
             raise DataError(f"these data have other classes than the model: {first(splits.test.classes)}.", cure)
         return splits
 
@@ -129,6 +129,8 @@ def open_source(source: Source, changes: Iterable[str] = ()) -> Opened:
     for change in (changes := tuple(changes)):
         if not change.startswith("data."):
             cure = "Only data.* can be changed for a finished run; train a new one for the rest."
+            if Path(change).exists():
+                cure = f"To use other data than the run's own: data.root={change}."
             raise RecipeError(f'"{change}" does not apply to the run {folder}.', cure)
     return Opened(checkpoint.model_of(source), folder, changes)
 
@@ -156,7 +158,8 @@ def is_run(target: Path_) -> bool:
 def must_be_run(target: Path_) -> Path:
     path = Path(target)
     if not path.is_dir():
-        raise CheckpointError(f"there is no run folder {path}.", "Give the folder that supple train writes.")
+        cause = f"{path} is a file, not a run folder." if path.is_file() else f"there is no run folder {path}."
+        raise CheckpointError(cause, "Give the folder that supple train writes.")
     return path
 
 

@@ -185,7 +185,9 @@ def find_recipe(name: str | os.PathLike[str]) -> Path:
                 if path.is_file() and path.suffix == ".yaml":
                     return path
     known = {str(path.relative_to(root)) for root in recipe_folders() for path in root.rglob("*.yaml")}
-    raise RecipeError(f"there is no recipe {name}.", f"{did_you_mean(str(name), known)} See supple list --recipes.")
+    close = nearest(str(name), known)
+    guess = "" if close is None else f'Did you mean "{close}"? '
+    raise RecipeError(f"there is no recipe {name}.", f"{guess}See supple list --recipes.")
 
 
 def recipe_folders() -> list[Path]:
@@ -228,9 +230,12 @@ def data_settings(given: dict[str, Any], where: str, partial: bool = False) -> D
     for key in given:
         if key not in model.model_fields:
             close = nearest(str(key), model.model_fields)
-            cure = f'Did you mean "data.{close}"?' if close else "Leave it out."
+            others = [other for other, entry in DATASETS.items() if key in entry.settings()]
             takes = f"The data set {name} takes {', '.join(model.model_fields)}."
-            raise RecipeError(f'{where}: unknown key "data.{key}".', f"{cure} {takes}")
+            cure = f'Did you mean "data.{close}"? {takes}' if close else f"Leave it out. {takes}"
+            if others:
+                cure = f"Leave it out: the data set {name} has none. data.{key} is for {', '.join(others)}."
+            raise RecipeError(f'{where}: unknown key "data.{key}".', cure)
     return Data(**_section(model, "data", given, where).model_dump())
 
 

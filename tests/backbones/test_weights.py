@@ -104,6 +104,15 @@ def resnet50() -> Any:
     return timm_network(num_classes=5, model="resnet50", input_shape=SHAPE).state_dict()
 
 
+@pytest.mark.parametrize("prefix", ["model.", "model._orig_mod."])
+def test_names_inside_another_module_are_those_of_the_network(tmp_path: Path, prefix: str) -> None:
+    trained, fresh = resnet(5), resnet(5)
+    named = {f"{prefix}{name}": value for name, value in trained.state_dict().items()}
+    torch.save({"state_dict": named, "epoch": 3}, tmp_path / "last.ckpt")
+    assert start(RESNET, fresh, SHAPE, tmp_path / "last.ckpt") == []
+    assert all(torch.equal(value, fresh.state_dict()[name]) for name, value in trained.state_dict().items())
+
+
 def test_a_wrapped_file_of_a_parallel_training_is_read(tmp_path: Path) -> None:
     torch.save({"state_dict": {"module.a": torch.ones(2)}}, tmp_path / "w.pth")
     assert list(read_weights(tmp_path / "w.pth")) == ["a"]

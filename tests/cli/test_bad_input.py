@@ -439,9 +439,7 @@ def test_weights_broken_by_the_last_step_of_an_epoch_are_not_kept(command, tmp_p
     command("evaluate", out).refused(2, MANIFEST)
 
 
-@pytest.mark.parametrize(
-    "change", ["train.epochs=3", "train.lr=0.2", "train.optimizer=adam", "train.seed=1", "loss.lam=0"]
-)
+@pytest.mark.parametrize("change", ["train.epochs=3", "train.optimizer=adam", "train.seed=1", "loss.lam=0"])
 def test_a_training_is_not_resumed_with_another_recipe(command, stopped, exits_yaml, change):
     before = contents(stopped)
     said = command("train", exits_yaml, change, "--out", stopped, "--resume")
@@ -566,9 +564,8 @@ def test_a_read_only_folder_keeps_its_ladder(command, monkeypatch, exits_copy, v
 def test_a_place_where_no_folder_can_be_is_named(command, tmp_path, exits_yaml, exits_run):
     file = tmp_path / "file"
     file.write_text("in the way")
-    command("train", exits_yaml, "--out", file / "run").refused(1, str(file / "run"), "--out")
-    command("train", exits_yaml, "--out", file).refused(1, str(file), "--out")
-    command("extract", exits_run, "--out", file / "out").refused(1, str(file / "out"), "Make room")
+    command("train", exits_yaml, "--out", file / "run").refused(2, str(file / "run"), "Not a directory", "--out")
+    command("extract", exits_run, "--out", file / "out").refused(2, f"{file} is a file", "--out")
     command("extract", exits_run, "--out", file).refused(2, str(file), "--out")
     assert contents(tmp_path) == {"file": (b"in the way", file.stat().st_mtime_ns)}
 

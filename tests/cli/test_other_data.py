@@ -45,5 +45,4 @@ def test_data_that_moved_are_still_the_runs_own(command, of_pictures, tmp_path):
 
 
 def test_a_root_for_a_set_that_has_none_is_refused(command):
-    command("train", "recipes/pocket/digits.yaml", "data.root=pictures").refused(2, 'unknown key "data.root"')
     command("profile", "recipes/pocket/digits.yaml", "data.root=pictures").refused(2, 'unknown key "data.root"')

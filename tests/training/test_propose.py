@@ -150,10 +150,9 @@ def test_exits_go_where_the_time_goes() -> None:
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (("--network", "resnet19"), "neither timm nor torchvision"),
-        (("--network", "resnet18"), "weights of resnet18 cannot be had"),
         (("--method", "exit"), 'Did you mean "exits"'),
-        (("--minutes", "-3"), "--minutes is -3"),
+        (("--network", "qwertyuiop"), "timm.list_models()"),
+        (("data.root=elsewhere",), "data.root=elsewhere does not go with the pictures"),
         (("--weights", "gone.pth", "--minutes", 0), "gone.pth"),
         (("train.epohcs=3", "--minutes", 0), 'Did you mean "train.epochs"'),
         (("--resume",), "holds no training to resume"),
@@ -166,12 +165,22 @@ def test_what_cannot_be_followed_is_refused(
     assert not (tmp_path / "run" / "manifest.json").exists()
 
 
-def test_options_for_pictures_do_not_go_with_a_recipe_and_other_paths_are_guessed(command: Any, tmp_path: Path) -> None:
-    command("train", "recipes/pocket/digits.yaml", "--minutes", 3).refused(2, "--minutes is for pictures")
+def test_what_is_no_picture_no_recipe_and_no_run_is_refused(command: Any, tmp_path: Path) -> None:
     command("train", "recipes/pocket/digit.yaml").refused(2, "there is no recipe", "digits")
+    command("train", "").refused(2, "is empty", "Give a path")
     empty = tmp_path / "empty"
     empty.mkdir()
     command("train", empty).refused(2, "has no images")
+    (empty / "1.HEIC").touch()
+    command("train", empty).refused(2, "has no images", "it has .heic")
+
+
+def test_pictures_are_never_written_to_and_too_few_are_refused(command: Any, pictures: Path, tmp_path: Path) -> None:
+    for out in (pictures, pictures / "run"):
+        command("train", pictures, "--out", out).refused(2, "never written to", "--out")
+    few = make_pictures(tmp_path / "few", each=3)
+    command("train", few, "--out", tmp_path / "run").refused(2, "7 of 9 pictures of 3 classes", "8 of each class")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_proposal_from_python(pictures: Path, offline: None, short: None) -> None:

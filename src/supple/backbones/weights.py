@@ -4,7 +4,9 @@ Nothing is unpickled but tensors. Where there is no connection, that is said at 
 """
 
 import os
+import re
 import socket
+import warnings
 from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -65,7 +67,7 @@ def start(backbone: Section, network: nn.Module, input_shape: tuple[int, ...], f
     shape = input_shape[:1] if name == "cascade_rcnn" else input_shape  # of any size
     model = backbone.get("model") or PUBLISHED.get(name, "")
     source = str(file) if file is not None else f"the published weights of {model}"
-    given = read_weights(file) if file is not None else None
+    given = _without_prefix(read_weights(file), held) if file is not None else None
     if name == "timm" or inside:
         weights = _of_timm(model, backbone, shape, given, source)
     elif name == "torchvision" or (name in PUBLISHED and given is None):
@@ -76,6 +78,17 @@ def start(backbone: Section, network: nn.Module, input_shape: tuple[int, ...], f
         cause = f"there are no published weights for the backbone {name}."
         raise RecipeError(cause, "Give train.init a run or a file of weights.")
     return [f"{inside}.{left}" if inside else left for left in fill(held, weights, source)]
+
+
+def _without_prefix(weights: Weights, network: nn.Module) -> Weights:
+    """Names as the network has them, where the file has all of them inside another module: `model.conv1.weight`."""
+    own = network.state_dict()
+    while not any(name in own for name in weights):
+        outer = {name.partition(".")[0] for name in weights}
+        if len(outer) != 1 or not all("." in name for name in weights):
+            break
+        weights = {name.partition(".")[2]: value for name, value in weights.items()}
+    return weights
 
 
 def fill(network: nn.Module, weights: Weights, source: str) -> list[str]:
@@ -133,16 +146,29 @@ def read_weights(path: Path) -> Weights:
     if path.suffix == ".safetensors":
         return read_tensors(path)
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of pickles that are then refused
+            found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # damaged and hostile files raise errors of many kinds
-        cure = "Give a .safetensors file, or a .pth file of tensors alone: other objects are never unpickled."
-        raise CheckpointError(f"{path} cannot be read: {one_line(error)}.", cure) from None
+        raise _unread(path, error) from None
     for key in WRAPPERS:
         if isinstance(found, dict) and isinstance(found.get(key), dict):
             found = found[key]
     if not isinstance(found, dict) or not found or not all(isinstance(value, Tensor) for value in found.values()):
         raise CheckpointError(f"{path} holds no mapping of names to tensors.", "Give what `state_dict()` returns.")
     return {str(name).removeprefix("module."): value for name, value in found.items()}
+
+
+def _unread(path: Path, error: Exception) -> CheckpointError:
+    """What torch says of an unwanted object or of no pickle at all is advice to open it by force."""
+    held = re.search(r"GLOBAL ([\w.]+)", str(error))
+    if held is not None:
+        cure = "Save the tensors alone: torch.save(model.state_dict(), FILE). Other objects are never unpickled."
+        return CheckpointError(f"{path} cannot be read: it holds more than tensors, {held[1]}.", cure)
+    why = one_line(error) if isinstance(error, RuntimeError) else "it is damaged, or no file of tensors"
+    return CheckpointError(
+        f"{path} cannot be read: {why}.", "Give a .safetensors file, or a .pth file of tensors alone."
+    )
 
 
 # --- timm -------------------------------------------------------------------------------------------------------------

@@ -154,6 +154,18 @@ def _completion(given: list[str]) -> int:
     return result if isinstance(result, int) else 0
 
 
+def _as_change(option: str, given: list[str]) -> str:
+    """An option that there is not as the change to a recipe that it means: `--epochs 10` is `train.epochs=10`."""
+    if given[0] != "train":
+        return ""
+    from supple.recipe import Data, Train
+
+    key, words = option.strip("-").replace("-", "_"), " ".join(given).replace("=", " ").split()
+    section = next((name for name, model in (("train", Train), ("data", Data)) if key in model.model_fields), None)
+    value = next(iter(words[words.index(option) + 1 :]), "...") if option in words else "..."
+    return "" if section is None else f"{section}.{key}={value}"
+
+
 def _run(given: list[str]) -> int:
     if COMPLETE in os.environ or given[:1] in (["--install-completion"], ["--show-completion"]):
         return _completion(given)
@@ -179,7 +191,10 @@ def _run(given: list[str]) -> int:
         if not hasattr(error, "format_message"):
             raise
         # A usage error. Its class is click's in older versions of typer, and typer's own copy of click in newer ones.
-        raise SuppleError(" ".join(error.format_message().split()), f"See supple {given[0]} --help.") from None
+        cause, change = " ".join(error.format_message().split()), _as_change(getattr(error, "option_name", ""), given)
+        if change:
+            cause, change = cause.partition(" (")[0], f"Settings of a recipe are written without dashes: {change}. "
+        raise SuppleError(f"{cause.rstrip('.')}.", f"{change}See supple {given[0]} --help.") from None
     if result == 130:  # typer's word for Ctrl-C
         raise KeyboardInterrupt
     return result if isinstance(result, int) else 0

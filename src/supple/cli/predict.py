@@ -45,6 +45,9 @@ def predict(
 
     if csv and json:
         raise RecipeError("--csv and --json are both given.", "Give one of them.")
+    if deadline_ms == 0:
+        cure = f"Give milliseconds above 0; for the cheapest answer, a point: supple profile {run} lists them."
+        raise RecipeError("--deadline-ms is 0: nothing answers in no time.", cure)
     engine, warm = engine if draw is None else "torch", deadline_ms is not None or confident
     made = predictor(run, engine, threads or cores(), warm=warm, progress=True)
     least = min_confidence if made.task.min_score is None else None  # else it limits what is listed

@@ -28,6 +28,8 @@ def train(
     from supple.opening import is_run
     from supple.training.propose import PROPOSED, is_pictures
 
+    if not target:
+        raise RecipeError("the name of the pictures, the recipe or the run is empty.", "Give a path.")
     given_run = is_run(target) and not is_pictures(target)
     if out is not None and (settle or given_run):
         raise RecipeError(f"--out does not go with the run {target}: it is changed where it is.", "Leave --out out.")
@@ -84,7 +86,34 @@ def _trained(
         return run(None, Path(target), resume=True, quiet=quiet)
     if resume and out is None and Path(target).suffix != ".yaml":
         must_be_run(target)
+    _must_be_recipe(target)
     return run(load_recipe(target, changes), folder, resume=resume, quiet=quiet)
+
+
+def _must_be_recipe(target: str) -> None:
+    """What is no recipe either, and what was meant."""
+    from supple.recipe import find_recipe
+    from supple.text import nearest
+
+    path = Path(target)
+    kinds = "Give a folder of class folders, a .zip of one, a .csv of paths and labels, or a recipe (.yaml)."
+    if path.is_file():
+        with path.open("rb") as file:
+            binary = b"\0" in file.read(1024)
+        if binary:
+            raise RecipeError(f"{target} is a file, but neither a recipe nor pictures.", kinds)
+        return
+    try:
+        find_recipe(target)
+    except RecipeError as error:
+        if path.suffix == ".yaml" or len(path.name) > 200:
+            raise
+        _, equals, value = target.partition("=")
+        close = nearest(path.name, [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else [])
+        cure = f'Did you mean "{path.parent / close}"?' if close else error.cure if "Did" in error.cure else kinds
+        if equals:
+            cure = f"Give the path alone, then changes to the recipe: supple train {value} train.epochs=3."
+        raise RecipeError(f'there is no recipe, run or pictures "{target}".', cure) from None
 
 
 def _settle(folder: Path, texts: list[str], changes: list[str] | None) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from supple import files
 from supple.data.preprocess import saved_preprocess
 from supple.errors import CheckpointError, RecipeError, SaveError, SuppleError, import_cure
-from supple.inference.bundle import LADDER, MANIFEST, Bundle, Check, is_bundle, open_bundle
+from supple.inference.bundle import KINDS, LADDER, MANIFEST, Bundle, Check, is_bundle, open_bundle
 from supple.inference.engines import (
     ENGINES,
     MAX_DROP,
@@ -122,12 +122,23 @@ def choices_for(path: Path) -> list[Choice]:
         if not available(bundle.kind):
             raise RecipeError(f"no engine for {bundle.kind} is installed.", "pip install 'supple[export]'")
         return checked(bundle)
+    if path.is_file():
+        raise CheckpointError(f"{path} is a file, not a run or an exported folder.", _cure_for_file(path))
     if not path.is_dir():
         raise CheckpointError(f"there is no folder {path}.", "Give one that supple train or supple export wrote.")
     run = [Choice("torch")] if available("run") else []
     scored = scored_in_bf16(path) if run and has_bf16() else None
     run += [Choice("torch", None, "bf16", scored)] if scored is not None else []
     return run + [choice for bundle in exports_of(path) for choice in checked(bundle)]
+
+
+def _cure_for_file(path: Path) -> str:
+    if is_bundle(path.parent):
+        return f"Give the folder that it lies in: {path.parent}."
+    if path.suffix in KINDS.values():
+        return "Give a folder that supple export wrote: a graph alone does not say how pictures are prepared."
+    start = f"Weights are where a training starts: supple train PICTURES --network NAME --weights {path}."
+    return f"Give a folder that supple train or supple export wrote. {start}"
 
 
 def checked(bundle: Bundle) -> list[Choice]:

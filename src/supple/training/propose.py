@@ -6,7 +6,7 @@ What is chosen here is what measured best on the sets of docs/results.md; the re
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from supple import files
 from supple.backbones import BACKBONES
 from supple.backbones._cut.cut_points import CutPoint, cuts
 from supple.backbones.networks import timm_facts
-from supple.backbones.weights import available, cure_for, expected_input
+from supple.backbones.weights import available, cure_for, expected_input, start
 from supple.checkpoint import MANIFEST, RECIPE, STATE
 from supple.data._io.decode import header
 from supple.data._io.paths import Source
@@ -28,7 +28,7 @@ from supple.losses import make_objective
 from supple.methods import METHODS, build
 from supple.model import FlexibleModel, example
 from supple.recipe import Recipe, Train, make_recipe
-from supple.text import did_you_mean, duration, say, some
+from supple.text import did_you_mean, duration, nearest, say, some
 from supple.training.autotune import Timing, choose
 from supple.training.loop import train
 from supple.training.state import begin
@@ -37,6 +37,7 @@ NETWORK = "tf_efficientnet_lite0"  # where its weights can be had
 FROM_NOTHING = "fastnet"
 TRUNKS = ("shuffle", "skip", "dense")  # methods that need a transformer as stem, blocks and head
 SHARES = (0.25, 0.5, 0.75)  # of the full network's time, at which it gets exits
+LEAST_PICTURES = 4  # for training, of each class on average
 LOOKED_AT = 200  # pictures whose size is read
 MINUTES = 30.0
 PROPOSED = "proposed.yaml"  # in the run folder
@@ -124,16 +125,24 @@ def propose(
     changes: those that will be made to the recipe, which are only checked here.
     """
     if not 0 <= minutes < 100_000:
-        raise RecipeError(f"--minutes is {minutes}.", "Give a number of minutes, such as 30, or 0 for no limit.")
+        raise RecipeError(f"--minutes is {minutes:g}.", "Give a number of minutes, such as 30, or 0 for no limit.")
     if method is not None and method not in METHODS:
         raise RecipeError(f'--method is "{method}".', did_you_mean(method, METHODS))
     if weights is not None and not Path(weights).is_file():
         raise CheckpointError(f"there is no file of weights {weights}.", "Give a .safetensors or .pth file.")
+    for change in changes:
+        if change.startswith(("data.root=", "data.name=")):
+            raise RecipeError(f"{change} does not go with the pictures {pictures}.", "Give one of them.")
     survey = look_at(pictures)
+    if survey.train < LEAST_PICTURES * survey.classes:
+        cure = f"Give at least {2 * LEAST_PICTURES} of each class."
+        raise DataError(f"{pictures}: {survey.train} of {survey} are for training, which is too few.", cure)
     plan = _start(survey, network, weights, method or "exits")
     sizes = list(_sizes(plan))
     plan.size = sizes[len(sizes) // 2]
     Proposal(_document(pictures, plan, 1) | {"train": _train(plan, 1)}).recipe(changes)  # refused before measuring
+    if plan.init is not None:  # so are weights that cannot be had or do not fit
+        start(plan.backbone, _network(plan), (3, plan.size, plan.size), None if weights is None else Path(weights))
     if not quiet:
         say(f"{pictures}: {survey}; measuring what this machine can do ...")
     _place_exits(plan)
@@ -150,14 +159,16 @@ def look_at(pictures: str) -> Survey:
     found = folder(root=pictures)
     files: list[Source] = [*found.train.images]
     step = max(1, len(files) // LOOKED_AT)
-    sides = []
+    sides, unread = [], []
     for source in files[::step]:
         try:
             sides.append(min(header(source)))
-        except DataError:
-            continue  # named, counted and left out when they are all read
+        except DataError as error:
+            unread.append(error)  # named, counted and left out when they are all read
     if not sides:
-        raise DataError(f"{pictures}: none of the pictures can be read.", "Replace them.")
+        cure = "Paths in a table are relative to its folder." if pictures.lower().endswith(".csv") else "Replace them."
+        cause = f"{pictures}: none of {some(len(unread), 'picture')} looked at can be read. {unread[0].cause}"
+        raise DataError(cause, cure)
     return Survey(len(found.train), len(found.test), len(found.classes), int(statistics.median(sides)))
 
 
@@ -177,7 +188,9 @@ def _start(survey: Survey, network: str | None, weights: str | None, method: str
     init = weights
     if init is None and section["name"] in ("timm", "vit", "torchvision"):
         if section["name"] != "torchvision" and not available(name):
-            raise RecipeError(f"the weights of {name} cannot be had: there is no connection.", cure_for(name))
+            why = "there is no connection" if timm_facts(name).hf_hub_id else "timm publishes none"
+            cure = f"Give a file of them: --weights FILE; or train from nothing: --network {FROM_NOTHING}."
+            raise RecipeError(f"the weights of {name} cannot be had: {why}.", cure)
         init = "pretrained"
     if init is not None:
         reasons.append(f"{name}, from {'its published weights' if init == 'pretrained' else init}")
@@ -194,7 +207,8 @@ def _section(name: str, method: str) -> dict[str, Any]:
 
     known = models.list_models(module=models)
     if name not in known:
-        cure = did_you_mean(name, [*timm.list_models(), *known, *BACKBONES])
+        close = nearest(name.rpartition("/")[2], [*timm.list_models(), *timm.list_pretrained(), *known, *BACKBONES])
+        cure = f'Did you mean "{close}"?' if close else "timm.list_models() lists them, in Python."
         raise RecipeError(f'--network is "{name}", which neither timm nor torchvision has.', cure)
     return {"name": "torchvision", "model": name}
 
@@ -216,6 +230,11 @@ def _model(plan: _Plan) -> FlexibleModel:
     return build(recipe.backbone, recipe.method, plan.survey.classes, (3, plan.size, plan.size))
 
 
+def _network(plan: _Plan) -> nn.Module:
+    """The network alone."""
+    return _model(replace(plan, method={"name": "static"})).get_submodule("backbone")
+
+
 # --- exits ------------------------------------------------------------------------------------------------------------
 
 
@@ -223,9 +242,7 @@ def _place_exits(plan: _Plan) -> None:
     """Cuts a network that has no exits of its own at shares of its time."""
     if plan.method["name"] != "exits" or plan.backbone["name"] in ("fastnet", "msdnet"):
         return
-    plan.method["name"] = "static"
-    network = _model(plan).get_submodule("backbone")
-    plan.method["name"] = "exits"
+    network = _network(plan)
     shape = (3, plan.size, plan.size)
     chosen = nearest_in_time(network, [place for place in cuts(network, shape) if "#" not in place.name], shape)
     tokens = all(place.tap is not None and place.tap.layout == "tokens" for place, _ in chosen)
@@ -386,6 +403,9 @@ def train_pictures(
     pictures: str, folder: Path, changes: Sequence[str] = (), *, resume: bool = False, quiet: bool = False, **asked: Any
 ) -> Path:
     """Trains a proposed recipe into a run folder, where it is written down. asked: see `propose`."""
+    if folder.resolve().is_relative_to(Path(pictures).expanduser().resolve()):
+        cause = f"{folder} lies in {pictures}, but pictures are only read, never written to."
+        raise CheckpointError(cause, "Choose another folder with --out.")
     if resume:
         if (folder / RECIPE).is_file():
             return train(None, folder, resume=True, quiet=quiet)

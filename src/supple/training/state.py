@@ -92,6 +92,11 @@ def claim(folder: Path) -> Iterator[None]:
     except BlockingIOError:
         cure = "Wait for it, or choose another folder with --out."
         raise CheckpointError(f"another training is at work in {folder}.", cure) from None
+    except (FileExistsError, NotADirectoryError, PermissionError) as error:
+        cause = (
+            f"{folder} is a file, not a folder." if folder.is_file() else f"{folder} cannot be made: {error.strerror}."
+        )
+        raise CheckpointError(cause, "Choose another folder with --out.") from None
     except OSError as error:
         raise SaveError(f"{folder} cannot be written: {error.strerror}.", "Choose another folder with --out.") from None
     try:

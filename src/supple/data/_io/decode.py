@@ -95,7 +95,10 @@ def _opened(source: Source | Image.Image, max_pixels: int) -> Iterator[Image.Ima
     name = "image" if isinstance(source, bytes | Image.Image) else str(source)
     try:
         if isinstance(source, str | Path) and not Path(source).is_file():
-            raise FileNotFoundError("it is a folder" if Path(source).is_dir() else "there is no such file")
+            link = (
+                "it is a symbolic link that leads to no file" if Path(source).is_symlink() else "there is no such file"
+            )
+            raise FileNotFoundError("it is a folder" if Path(source).is_dir() else link)
         with _quiet, ExitStack() as stack:
             if isinstance(source, Image.Image):
                 image = source  # its owner closes it

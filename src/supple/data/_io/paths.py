@@ -164,7 +164,7 @@ def _in_table(table: Path, endings: tuple[str, ...]) -> tuple[Files, Folders]:
 
     Paths are relative to the table. A first line that names no file is a heading.
     """
-    layout = "Each line has a path and a label, and may have a part (train, val, test): cat/1.jpg,cat"
+    layout = "Each line has a path and a label, and may have a part (train, val, test), with commas: cat/1.jpg,cat"
     try:
         with table.open(newline="", encoding="utf-8-sig") as file:
             lines = [[cell.strip() for cell in line] for line in csv.reader(file) if any(line)]
@@ -174,11 +174,16 @@ def _in_table(table: Path, endings: tuple[str, ...]) -> tuple[Files, Folders]:
         del lines[0]
     files: Files = {}
     for number, line in enumerate(lines, 1):
+        entry = f"{table}: entry {number} is {','.join(line)[:80]!r}"
         if len(line) not in (2, 3) or not all(line):
-            raise DataError(f"{table}: entry {number} is {','.join(line)[:80]!r}.", layout)
+            signs = {";": ", separated by semicolons", "\t": ", separated by tabs"}
+            odd = [words for sign, words in signs.items() if len(line) == 1 and sign in line[0]]
+            raise DataError(f"{entry}{odd[0] if odd else f': {len(line)} of 2 or 3 columns'}.", layout)
         path, *place = line
         if path.lower().endswith(endings):
             files[(*reversed(place), path)] = table.parent / Path(path).expanduser()
+        elif any(cell.lower().endswith(endings) for cell in place):
+            raise DataError(f"{entry}: its path is not in the first column.", layout)
     return files, {path[:depth] for path in files for depth in range(1, len(path))}
 
 

@@ -11,6 +11,7 @@ from supple.data.parts import Collection, Part, labelled
 from supple.data.settings import Seed, Share
 from supple.data.splits import set_aside_whole
 from supple.errors import DataError
+from supple.text import first
 
 ROOT = "Set data.root to a folder of class folders, a zip of one, or a .csv of paths and labels."
 TRAIN = ("train", "training")
@@ -39,7 +40,9 @@ def class_folders(
     place = wanted(root, name, ROOT)
     files, folders = unwrapped(*files_below(place, endings))
     if not files:
-        raise DataError(f"{place} has no {kind}s ({' '.join(endings)}).", _layout(kind))
+        unread = sorted({Path(path[-1]).suffix.lower() for path in files_below(place, ("",))[0]} - {""})
+        seen = f"; it has {first(unread)}" if unread else ""
+        raise DataError(f"{place} has no {kind}s ({' '.join(endings)}){seen}.", _layout(kind))
     tops = {path[0] for path in [*files, *folders]}
     train, val, test = (
         next((top for top in sorted(tops) if top.lower() in names), None) for names in (TRAIN, VAL, TEST)
@@ -93,7 +96,10 @@ def class_part(
     empty = sorted(found - full)
     if empty:
         more = f" (and {len(empty) - 1} more)" if len(empty) > 1 else ""
-        raise DataError(f"{where}/{empty[0]}{more} has no {kind}s.", f"Put {kind}s in it, or remove the folder.")
+        cure = f"Put {kind}s in it, or remove the folder."
+        if full | {*empty} == {"images", "labels"}:
+            cure = f"images/ and labels/ are a detector's data (docs/detection.md). A classifier's: <class>/<{kind}>."
+        raise DataError(f"{where}/{empty[0]}{more} has no {kind}s.", cure)
     if len(full) == 1:
         raise DataError(
             f"{where} has one class only: {next(iter(full))}.", "A classifier needs two or more class folders."
