@@ -9,7 +9,7 @@ import torch
 from supple import device as module
 from supple.device import device_here, device_named, devices, must_be_here, placed, synchronise
 from supple.errors import RecipeError
-from supple.machine import has_bf16, machine, same_instructions
+from supple.machine import has_bf16, machine, same_instructions, short_names
 from tiny_gpu import NAME, pretend
 
 
@@ -165,3 +165,12 @@ def test_bf16_is_a_matter_of_the_device(no_gpu, monkeypatch):
     assert not has_bf16("cuda:1")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     assert not has_bf16("cuda:0")
+
+
+def test_machines_are_told_apart_by_what_differs():
+    mine, its = "A processor, 2 cores, avx2", "A processor, 2 cores, avx2, NVIDIA Pretend"
+    assert short_names([mine, its]) == {mine: "CPU", its: "NVIDIA Pretend"}
+    assert short_names([mine, "A processor, 4 cores, avx2"]) == {
+        mine: "2 cores, avx2",
+        "A processor, 4 cores, avx2": "4 cores, avx2",
+    }

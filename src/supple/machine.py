@@ -3,7 +3,9 @@
 import os
 import platform
 import subprocess
+from collections.abc import Iterable
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 
 from supple.device import devices
@@ -73,10 +75,17 @@ def instructions(cpuinfo: str) -> tuple[str, ...]:
 
 
 def same_instructions(one: str, other: str) -> bool:
-    """Whether two machines, by their names, multiply numbers alike: scores in int8 and bf16 then count on both. Scores of
-    a GPU, with which a name ends, count on machines of the same name alone."""
+    """Whether two machines, by their names, multiply numbers alike: scores in int8 and bf16 then count on both. Those of
+    a GPU, with which a name ends, count where the names are equal."""
     sets = [[word for word in name.rpartition(", ")[2].split() if word in _INSTRUCTIONS] for name in (one, other)]
     return one == other or (bool(sets[0]) and sets[0] == sets[1])
+
+
+def short_names(names: Iterable[str]) -> dict[str, str]:
+    """What tells machines apart: of each name the part behind what all begin with; CPU where nothing is left."""
+    parts = {name: name.split(", ") for name in names}
+    shared = sum(1 for _ in takewhile(lambda column: len({*column}) == 1, zip(*parts.values())))
+    return {name: ", ".join(part[shared:]) or "CPU" for name, part in parts.items()}
 
 
 def _processor() -> str:

@@ -15,7 +15,7 @@ def bench(
     point: Points = None,
     batch: Annotated[str, typer.Option(help="Batch sizes, such as 1,16.")] = "1",
     threads: Annotated[str | None, typer.Option(help="Numbers of threads, such as 1,2; default: all cores.")] = None,
-    rounds: Annotated[int, typer.Option(help="Timed calls per point, in alternation.", min=5, max=10_000)] = 50,
+    rounds: Annotated[int, typer.Option(help="Timed calls per point.", min=5, max=10_000)] = 50,
     engine: Annotated[str | None, typer.Option(help="torch,onnxruntime,openvino, or all: a column each.")] = None,
     against: Annotated[str | None, typer.Option(help="Also time this timm network.")] = None,
     device: Device = None,

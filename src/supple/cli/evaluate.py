@@ -83,10 +83,9 @@ def _ensemble(runs: list[Path], changes: list[str], device: str | None, json: bo
     from supple.surgery.merge import must_see_alike, open_merge_inputs
     from supple.tasks import get_task
 
-    opened = open_source(runs[0], changes)
+    where, opened = device_here(device), open_source(runs[0], changes)
     merge_inputs = open_merge_inputs(map(must_be_run, runs))
     must_see_alike(merge_inputs)
-    where = device_here(device)
     models = [one.model.to(where) for one in merge_inputs]
     task = get_task(models[0].task)
     if not task.mean_logits:
