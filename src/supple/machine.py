@@ -75,8 +75,10 @@ def instructions(cpuinfo: str) -> tuple[str, ...]:
 
 
 def same_instructions(one: str, other: str) -> bool:
-    """Whether two machines, by their names, multiply numbers alike: scores in int8 and bf16 then count on both. Those of
-    a GPU, with which a name ends, count where the names are equal."""
+    """Whether two machines, by their names, multiply numbers alike: scores in int8 and bf16 then count on both.
+
+    A name that ends with a GPU is like no other.
+    """
     sets = [[word for word in name.rpartition(", ")[2].split() if word in _INSTRUCTIONS] for name in (one, other)]
     return one == other or (bool(sets[0]) and sets[0] == sets[1])
 
