@@ -19,6 +19,7 @@ from supple.analysis.finding import Finding, Subject, choose
 from supple.checkpoint import Run, Source
 from supple.data.preprocess import saved_preprocess
 from supple.data.registry import load as load_set
+from supple.device import device_here, device_named, placed
 from supple.errors import DataError, RecipeError
 from supple.exporting.check import scores_in_bf16
 from supple.exporting.write import Held, Wanted, number_of_graphs, precision_of, up_to_date
@@ -217,12 +218,14 @@ def evaluate(
     *,
     draws: int = 5,
     precision: Literal["fp32", "bf16"] = "fp32",
+    device: str | None = None,
     changes: Iterable[str] = (),
     progress: bool = False,
 ) -> Ladder:
     """The score of every point, in one pass over the data; where no points are named, also of every group of points,
     as the mean over some that are drawn. precision bf16: what PyTorch loses in bf16 on this processor. Scores on other
-    data than the run's own are only returned (`ladder.data` names them): the run keeps its figures.
+    data than the run's own are only returned (`ladder.data` names them): the run keeps its figures. device: cpu, cuda,
+    cuda:1, mps, or auto (cuda or mps if there is one); None: the CPU, or where a model in hand is.
     """
     if precision not in ("fp32", "bf16"):
         cure = "Possible: fp32, bf16. int8 is exported: supple export --int8."
@@ -231,17 +234,19 @@ def evaluate(
         raise RecipeError(f"draws is {draws}.", "Give a number from 0 to 1000.")
     opened = open_source(source, changes)
     model, asked = opened.model, opened.points(points)
+    where = device_here(device, model)
     samples, others = opened.tested(data)
     result, known = Ladder(cost.profile(model, asked), others), model.ladder
     kept = (result, known) if others is None or opened.folder is None else (result,)
     counts = {row.point: row.counts() for row in result}
     groups = [*model.groups.values()] if points is None and draws and precision == "fp32" else []
-    with counting(number_of_samples(samples) * (1 + len(groups)), "evaluating", quiet=not progress) as count:
+    total = number_of_samples(samples) * (1 + len(groups))
+    with placed(model, where), counting(total, "evaluating", quiet=not progress) as count:
         if precision == "bf16":
-            for score, in_bf16 in scores_in_bf16(model, samples, asked):
+            for score, in_bf16 in scores_in_bf16(model, samples, asked, where):
                 for ladder in kept:
                     ladder.update(score.name, **counts[score.name] | score.facts())
-                    ladder.update(score.name, "torch", "bf16", machine(), **counts[score.name] | in_bf16)
+                    ladder.update(score.name, "torch", "bf16", machine(where), **counts[score.name] | in_bf16)
         else:
             scores = score_points(model, samples, asked, on_progress=count)
             for group in groups:
@@ -264,20 +269,21 @@ def bench(
     engine: str | None = None,
     against: str | None = None,
     rounds: int = 50,
+    device: str | None = None,
     changes: Iterable[str] = (),
     progress: bool = False,
 ) -> Ladder:
     """Measured latency, in turn, round by round: ms per batch. Of a run or an exported folder, an engine ("all",
     "onnxruntime,torch") compares every point on each, the untouched network beside it, and another one of timm
-    (`against`). threads None: all cores.
+    (`against`). threads None: all cores. device: as for `evaluate`; the rows of a GPU name it as part of their machine.
     """
     sizes, count = [batch] if isinstance(batch, int) else [*batch], threads or cores()
     if isinstance(source, FlexibleModel) or (engine is None and against is None and not is_bundle(source)):
         opened = open_any(source, changes, device="cpu")
-        asked = [str(point) for point in opened.points(points)]
+        where, asked = device_here(device, opened.model), [str(point) for point in opened.points(points)]
         found = Ladder()
         with counting(rounds * len(sizes), "timing", quiet=not progress, timing=True) as on_progress:
-            how: dict[str, Any] = {"threads": count, "rounds": rounds, "on_progress": on_progress}
+            how: dict[str, Any] = {"threads": count, "rounds": rounds, "device": where, "on_progress": on_progress}
             for size in sizes:
                 for row in time_model(opened.model, asked, batch=size, **how):
                     found.put(row)
@@ -285,9 +291,10 @@ def bench(
         return found
     if [*changes]:
         raise RecipeError("engines run what was trained: changes do not apply.", "Leave them out.")
+    where = device_named("cpu" if device is None else device)
     asked = [str(as_point(one)) for one in ([points] if isinstance(points, (str, Point)) else points or ())]
     with counting(rounds * len(sizes), "timing", quiet=not progress, timing=True) as on_progress:
-        how = {"threads": count, "rounds": rounds, "on_progress": on_progress}
+        how = {"threads": count, "rounds": rounds, "device": where, "on_progress": on_progress}
         return bench_engines(source, engine, against, asked, sizes, **how)
 
 
@@ -338,6 +345,7 @@ def calibrate(
     max_drop: float | str | None = None,
     measure: str = "max_probability",
     keep_dominated: bool = False,
+    device: str | None = None,
     changes: Iterable[str] = (),
     progress: bool = False,
 ) -> Policy:
@@ -357,8 +365,9 @@ def calibrate(
     if not get_task(model.task).confidence:
         cause = f"{opened.name} is for the task {model.task}, which has no confidence to calibrate."
         raise RecipeError(cause, f"Limit its time instead: supple predict {opened.name} FILE --deadline-ms 50.")
+    where = device_here(device, model)
     held, seed = opened.data(data, "val"), opened.recipe.train.seed
-    how: dict[str, Any] = {"measure": measure, "keep_dominated": keep_dominated, "seed": seed}
+    how: dict[str, Any] = {"measure": measure, "keep_dominated": keep_dominated, "seed": seed, "device": where}
     with counting(min(number_of_samples(held), MOST), "calibrating", quiet=not progress) as on_progress:
         model.policy = find_policy(model, held, given[0], **how, on_progress=on_progress)
     if opened.folder is not None:
@@ -408,11 +417,19 @@ def export(
         return time_bundle(open_bundle(out), on_progress)
 
 
-def predict(source: Source, files: Any, *, engine: str = "auto", threads: int | None = None, **limits: Any) -> Any:
+def predict(
+    source: Source,
+    files: Any,
+    *,
+    engine: str = "auto",
+    threads: int | None = None,
+    device: str | None = None,
+    **limits: Any,
+) -> Any:
     """Answers for files, pictures or arrays: one for one, a list for a list. limits: those of `Predictor.predict`, such
     as deadline_ms=8. To ask more than once, open a `supple.predictor` and keep it.
     """
-    with predictor(source, engine, threads or cores(), warm="deadline_ms" in limits) as made:
+    with predictor(source, engine, threads or cores(), warm="deadline_ms" in limits, device=device) as made:
         if isinstance(files, list):
             return [made.predict(one, **limits) for one in files]
         return made.predict(files, **limits)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from supple import text
 from supple.errors import CheckpointError, PointError, SuppleError
-from supple.machine import machine, same_instructions
+from supple.machine import machine, same_instructions, short_names
 from supple.point import Point
 from supple.text import did_you_mean, millions, quantity, table
 
@@ -294,6 +294,8 @@ class Ladder:
         several = len({(row.engine, row.precision) for row in self}) > 1
         header = ["point", *(["engine"] if several else []), "MMACs", "params"]
         header += ["batch", "threads", "ms p50 / p95"] if timed else []
+        machines = short_names({row.machine for row in self if row.machine and row.p50_ms is not None})
+        header += ["machine"] if len(machines) > 1 else []
         further = list(dict.fromkeys(name for row in self for name in row.extra_metrics or ()))
         header += [get_metric(name).title for name in ([metric] if metric else []) + further]
         lines = []
@@ -302,6 +304,8 @@ class Ladder:
             line = [row.point, *engine, millions(row.macs), quantity(row.params)]
             if timed:
                 line += [_or_dash(row.batch), _or_dash(row.threads), _times(row)]
+            if len(machines) > 1:
+                line += [machines.get(row.machine or "", "-")]
             if metric:
                 line += [_score(row, get_metric(row.metric).scale)]
             line += [_short((row.extra_metrics or {}).get(name), get_metric(name)) for name in further]

@@ -2,8 +2,13 @@
 
 import os
 import platform
+import subprocess
+from collections.abc import Iterable
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
+
+from supple.device import devices
 
 # What decides which arithmetic is fast, by the names that /proc/cpuinfo gives it (x86, then Arm).
 _INSTRUCTIONS = {
@@ -16,10 +21,32 @@ _INSTRUCTIONS = {
 _INSTEAD = {"onnxruntime": ("onnxruntime-gpu", "onnxruntime-openvino")}  # packages that bring the same module
 
 
+def machine(device: str = "cpu") -> str:
+    """The processor's name, its number of cores and its instruction set; of another device, its name behind them. Times
+    measured on one count on that one."""
+    return _machine() if device == "cpu" else f"{_machine()}, {_gpu(device)}"
+
+
 @cache
-def machine() -> str:
-    """The processor's name, its number of cores and its instruction set. Times measured on one count on that one."""
+def _machine() -> str:
     return ", ".join(filter(None, (_processor(), f"{os.cpu_count()} cores", instruction_set())))
+
+
+@cache
+def _gpu(device: str) -> str:
+    """The name of a GPU, from PyTorch or, where that has no CUDA, from its driver."""
+    kind, _, number = device.partition(":")
+    if kind != "cuda":
+        return f"{kind} GPU"
+    if device in devices():
+        import torch
+
+        return torch.cuda.get_device_name(device)
+    asked = ["nvidia-smi", f"--id={number}", "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return f"{device} of unknown name"
 
 
 @cache
@@ -28,9 +55,16 @@ def instruction_set() -> str:
     return " ".join(instructions(_cpuinfo()))
 
 
-def has_bf16() -> bool:
-    """Whether this processor multiplies bf16 (AVX-512 BF16, AMX or Arm's bf16), not merely through an emulation."""
-    return "bf16" in instruction_set().split()
+def has_bf16(device: str = "cpu") -> bool:
+    """Whether this processor multiplies bf16 (AVX-512 BF16, AMX or Arm's bf16; a GPU from CUDA's capability 8 on), not
+    merely through an emulation."""
+    if device == "cpu":
+        return "bf16" in instruction_set().split()
+    if not device.startswith("cuda") or device not in devices():
+        return False
+    import torch
+
+    return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def instructions(cpuinfo: str) -> tuple[str, ...]:
@@ -41,9 +75,19 @@ def instructions(cpuinfo: str) -> tuple[str, ...]:
 
 
 def same_instructions(one: str, other: str) -> bool:
-    """Whether two machines, by their names, multiply numbers alike: scores in int8 and bf16 then count on both."""
+    """Whether two machines, by their names, multiply numbers alike: scores in int8 and bf16 then count on both.
+
+    A name that ends with a GPU is like no other.
+    """
     sets = [[word for word in name.rpartition(", ")[2].split() if word in _INSTRUCTIONS] for name in (one, other)]
     return one == other or (bool(sets[0]) and sets[0] == sets[1])
+
+
+def short_names(names: Iterable[str]) -> dict[str, str]:
+    """What tells machines apart: of each name the part behind what all begin with; CPU where nothing is left."""
+    parts = {name: name.split(", ") for name in names}
+    shared = sum(1 for _ in takewhile(lambda column: len({*column}) == 1, zip(*parts.values())))
+    return {name: ", ".join(part[shared:]) or "CPU" for name, part in parts.items()}
 
 
 def _processor() -> str:

@@ -77,7 +77,7 @@ def evaluate(
                 meters[output.point].add(output, y)
                 outputs |= {} if beside is None else {str(output.point): output}
                 if output.cost is not None:
-                    spent[output.point] = spent.get(output.point, 0.0) + float(output.cost.double().sum())
+                    spent[output.point] = spent.get(output.point, 0.0) + float(output.cost.cpu().double().sum())
             if beside is not None:
                 beside(x, y, outputs)
             if on_progress is not None:

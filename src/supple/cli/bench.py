@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from supple.cli.common import Changes, Json, Points, Target, numbers, print_json
+from supple.cli.common import Changes, Device, Json, Points, Target, numbers, print_json
 from supple.errors import IMPORTED, SuppleError
 
 
@@ -15,9 +15,10 @@ def bench(
     point: Points = None,
     batch: Annotated[str, typer.Option(help="Batch sizes, such as 1,16.")] = "1",
     threads: Annotated[str | None, typer.Option(help="Numbers of threads, such as 1,2; default: all cores.")] = None,
-    rounds: Annotated[int, typer.Option(help="Timed calls per point, in alternation.", min=5, max=10_000)] = 50,
+    rounds: Annotated[int, typer.Option(help="Timed calls per point.", min=5, max=10_000)] = 50,
     engine: Annotated[str | None, typer.Option(help="torch,onnxruntime,openvino, or all: a column each.")] = None,
     against: Annotated[str | None, typer.Option(help="Also time this timm network.")] = None,
+    device: Device = None,
     json: Json = False,
 ) -> None:
     """The points alternate, round by round, so that ratios are reliable on a noisy machine. ms are per batch.
@@ -29,7 +30,6 @@ def bench(
     from supple import api
     from supple.inference.bundle import is_bundle
     from supple.ladder import Ladder
-    from supple.machine import machine
 
     counts: list[int | None] = [*numbers(threads, "--threads")] if threads else [None]
     sizes = numbers(batch, "--batch")
@@ -38,17 +38,19 @@ def bench(
         words += [f"--batch={batch}", f"--rounds={rounds}"]
         words += [f"--engine={engine}"] if engine else []
         words += [f"--against={against}"] if against else []
+        words += [f"--device={device}"] if device else []
         rows = [row for count in counts for row in _elsewhere([*words, f"--threads={count}"])]
     else:
         how: dict[str, Any] = {"threads": counts[0], "engine": engine, "against": against, "rounds": rounds}
-        found = api.bench(target, point or None, batch=sizes, changes=changes or (), **how, progress=not json)
+        how |= {"device": device, "changes": changes or (), "progress": not json}
+        found = api.bench(target, point or None, batch=sizes, **how)
         rows = sorted(found.to_json()["points"], key=lambda row: sizes.index(row["batch"]))
     if json:
         print_json({"points": rows})
     elif engine or against or is_bundle(target):
-        print(f"{_side_by_side(rows)}\n({machine()}; ms p50 / p95)")
+        print(f"{_side_by_side(rows)}\n({rows[0]['machine']}; ms p50 / p95)")
     else:
-        print(f"{Ladder.from_json({'points': rows})}\n({machine()}; torch, fp32)")
+        print(f"{Ladder.from_json({'points': rows})}\n({rows[0]['machine']}; torch, fp32)")
 
 
 def _elsewhere(words: list[str]) -> list[dict[str, Any]]:

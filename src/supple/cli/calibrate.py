@@ -3,7 +3,7 @@ from typing import Annotated, Any
 
 import typer
 
-from supple.cli.common import Changes, Json, Run, print_json
+from supple.cli.common import Changes, Device, Json, Run, print_json
 
 
 def calibrate(
@@ -16,6 +16,7 @@ def calibrate(
     keep_dominated: Annotated[
         bool, typer.Option("--keep-dominated", help="Also use exits that are no more accurate than an earlier one.")
     ] = False,
+    device: Device = None,
     json: Json = False,
 ) -> None:
     """Half of the validation images fit the thresholds, the other half tests them. Then: supple predict --confident.
@@ -26,7 +27,7 @@ def calibrate(
 
     targets: dict[str, Any] = {"budget_macs": budget_macs, "budget_ms": budget_ms, "max_drop": max_drop}
     how: dict[str, Any] = {"measure": measure, "keep_dominated": keep_dominated, "changes": changes or ()}
-    policy = api.calibrate(run, **targets, **how, progress=not json)
+    policy = api.calibrate(run, **targets, **how, device=device, progress=not json)
     document = {**policy.facts, **policy.to_json()}
     if json:
         print_json(document)

@@ -12,10 +12,11 @@ from supple.errors import RecipeError
 if TYPE_CHECKING:
     from supple.surgery.ensemble import Accuracy
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 Changes = Annotated[list[str] | None, typer.Argument(help="Changes to the recipe, such as train.epochs=3.")]
 Run = Annotated[Path, typer.Argument(help="A run folder.")]
 Target = Annotated[str, typer.Argument(help="A recipe or a run folder.")]
+Device = Annotated[str | None, typer.Option(help="cpu (default), cuda, cuda:1, mps or auto.")]
 Points = Annotated[list[str] | None, typer.Option("--point", help="Only this point; may be given several times.")]
 
 

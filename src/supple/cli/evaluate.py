@@ -1,9 +1,9 @@
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from supple.cli.common import Changes, Json, Points, Run, loss_unit, print_json
+from supple.cli.common import Changes, Device, Json, Points, Run, loss_unit, print_json
 from supple.errors import RecipeError
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ def evaluate(
     draws: Draws = None,
     ensemble: Ensemble = None,
     precision: Annotated[str, typer.Option(help="fp32; or bf16 as well, on processors that support it.")] = "fp32",
+    device: Device = None,
     json: Json = False,
 ) -> None:
     """All points in one pass over the data, which may be changed: data.root=...
@@ -40,10 +41,10 @@ def evaluate(
         if given[other] is not None:
             raise RecipeError(f"{other} does not go with {option}.", "Leave one of them out.")
     if ensemble:
-        _ensemble([run, *ensemble], changes or [], json)
+        _ensemble([run, *ensemble], changes or [], device, json)
         return
-    how = {"draws": 5 if draws is None else draws, "precision": precision, "progress": not json}
-    result = api.evaluate(run, None, point or None, changes=changes or (), **how)  # type: ignore[arg-type]
+    how: dict[str, Any] = {"draws": 5 if draws is None else draws, "precision": precision, "device": device}
+    result = api.evaluate(run, None, point or None, changes=changes or (), progress=not json, **how)
     exits = any(Point.parse(row.point).exit is not None for row in result if not row.is_group)
     mean = anytime(result) if precision == "fp32" and exits else None
     if json:
@@ -63,29 +64,29 @@ def evaluate(
 def _lost(result: "Ladder") -> str:
     """Which point loses most in bf16, and what follows."""
     from supple.inference.engines import MAX_DROP
-    from supple.machine import machine
 
     rows = [row for row in result if row.lost is not None]
     most = max(rows, key=lambda row: row.lost or 0.0)
     clear = max((row.lost or 0.0) - (row.lost_error or 0.0) for row in rows)
     figure = f"{100 * (most.lost or 0.0):.1f} ± {100 * (most.lost_error or 0.0):.1f} {loss_unit(most.metric)}"
     verdict = "may take it" if clear <= MAX_DROP else "does not take it"
-    return f"\nlargest loss in bf16: {figure} at {most.point}; engine auto {verdict} ({machine()})"
+    return f"\nlargest loss in bf16: {figure} at {most.point}; engine auto {verdict} ({most.machine})"
 
 
-def _ensemble(runs: list[Path], changes: list[str], json: bool) -> None:
+def _ensemble(runs: list[Path], changes: list[str], device: str | None, json: bool) -> None:
     """Mean logits of several runs; nothing is written."""
     from supple.cli.common import accuracies
+    from supple.device import device_here
     from supple.opening import must_be_run, open_source
     from supple.progress import counting
     from supple.surgery.ensemble import score_ensemble
     from supple.surgery.merge import must_see_alike, open_merge_inputs
     from supple.tasks import get_task
 
-    opened = open_source(runs[0], changes)
+    where, opened = device_here(device), open_source(runs[0], changes)
     merge_inputs = open_merge_inputs(map(must_be_run, runs))
     must_see_alike(merge_inputs)
-    models = [one.model for one in merge_inputs]
+    models = [one.model.to(where) for one in merge_inputs]
     task = get_task(models[0].task)
     if not task.mean_logits:
         raise RecipeError(f"the mean logits of several runs answer nothing for {task.name}.", "Leave --ensemble out.")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from supple.cli.common import Json, print_json
+from supple.cli.common import Device, Json, print_json
 from supple.errors import CheckpointError, DataError, RecipeError, SaveError
 from supple.inference.request import Piped, Refusal, gather
 
@@ -30,6 +30,7 @@ def predict(
     ] = None,
     engine: Annotated[str, typer.Option(help="auto (the fastest), torch, onnxruntime or openvino.")] = "auto",
     threads: Annotated[int | None, typer.Option(help="Default: all cores.", min=1, max=256)] = None,
+    device: Device = None,
     draw: Annotated[Path | None, typer.Option(help="Draw counts or boxes into this folder.")] = None,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     json: Json = False,
@@ -49,7 +50,7 @@ def predict(
         cure = f"Give milliseconds above 0; for the cheapest answer, a point: supple profile {run} lists them."
         raise RecipeError("--deadline-ms is 0: nothing answers in no time.", cure)
     engine, warm = engine if draw is None else "torch", deadline_ms is not None or confident
-    made = predictor(run, engine, threads or cores(), warm=warm, progress=True)
+    made = predictor(run, engine, threads or cores(), warm=warm, progress=True, device=device)
     least = min_confidence if made.task.min_score is None else None  # else it limits what is listed
     limits = (point, deadline_ms, budget_macs, confident or None, least)
     if sum(limit is not None for limit in limits) > 1:

@@ -134,7 +134,7 @@ def losses(
             output = Output(Point.parse(name), Tensor(logits).to(outputs[name].logits.device))
             meters.setdefault(what, task.meter(model)).add(output, y)
             if each is not None:
-                worse.setdefault(what, []).append((each(outputs[name], y) - each(output, y)).double())
+                worse.setdefault(what, []).append((each(outputs[name], y) - each(output, y)).cpu().double())
 
     before = evaluate(model, data, points, batch_size=BATCH, beside=answer)
     named = {score.name: score for score in before}
@@ -151,10 +151,12 @@ def _standard_error(values: Tensor) -> float:
     return float(values.std(correction=0)) / math.sqrt(len(values))
 
 
-def scores_in_bf16(model: FlexibleModel, data: Any, points: Iterable[Point]) -> list[tuple[Score, dict[str, Any]]]:
+def scores_in_bf16(
+    model: FlexibleModel, data: Any, points: Iterable[Point], device: str = "cpu"
+) -> list[tuple[Score, dict[str, Any]]]:
     """Of each point its score in fp32, and the facts of a ladder's row that PyTorch has in bf16 on the same samples; it
     has lost what it loses alone or along the chain, whichever is more."""
-    engine = open_engine("torch", model, torch.get_num_threads(), "bf16")
+    engine = open_engine("torch", model, torch.get_num_threads(), "bf16", device)
     asked = model.order(points)
     graphs = graphs_of(model)
     others = set(graphs.answering()) - set(map(str, asked))

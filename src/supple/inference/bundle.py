@@ -35,9 +35,9 @@ class Check:
     error: dict[str, float] = field(default_factory=dict)  # int8, bf16: standard errors of `lost`
     samples: int | None = None  # int8, bf16: on how many it was measured
 
-    def holds_here(self) -> bool:
-        """What int8 and bf16 have lost is known for the instruction set that it was measured with."""
-        return self.precision == "fp32" or same_instructions(self.machine, machine())
+    def holds_here(self, device: str = "cpu") -> bool:
+        """What int8 and bf16 have lost is known for the instruction set, or the GPU, that it was measured with."""
+        return self.precision == "fp32" or same_instructions(self.machine, machine(device))
 
     def losing(self, max_drop: float) -> tuple[str, ...]:
         """What loses more than this by more than a standard error: less may be chance."""

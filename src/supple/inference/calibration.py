@@ -15,6 +15,7 @@ from torch import Tensor
 from supple.cost import count_macs, on_meta, profile
 from supple.data.loaders import as_batches
 from supple.data.splits import set_aside
+from supple.device import placed
 from supple.errors import DataError, PointError, RecipeError
 from supple.inference.engines import State
 from supple.inference.predictor import Predictor
@@ -41,12 +42,13 @@ def calibrate(
     measure: str = "max_probability",
     keep_dominated: bool = False,
     seed: int = 0,
+    device: str = "cpu",
     on_progress: Callable[[int], None] | None = None,
 ) -> Policy:
     """The policy for a target; its `facts` say what is expected of it and what came of it: see `describe`.
 
     `data` are samples that were not trained on, as a data set or a loader. Half of each class decides, the other half
-    only judges.
+    only judges. The model is moved to the device, and back.
     """
     if len(model.points) < 2:
         raise PointError("this model has a single point, so it cannot stop early.", "Train one with exits.")
@@ -56,7 +58,8 @@ def calibrate(
             "Choose a threshold from the ladder: supple evaluate RUN.",
         )
     timed = target.unit == "ms"
-    seen, inputs = observe(model, as_batches(data).drawn(MOST, BATCH, seed), TIMED if timed else 0, on_progress)
+    with placed(model, device):
+        seen, inputs = observe(model, as_batches(data).drawn(MOST, BATCH, seed), TIMED if timed else 0, on_progress)
     if len(seen.labels) < FEWEST:
         cause = f"{len(seen.labels)} validation samples are too few to fit on one half and evaluate on the other."
         raise DataError(cause, f"Train with a larger data.holdout: at least {FEWEST}, better some hundreds.")
@@ -64,7 +67,7 @@ def calibrate(
     costs: Costs = counted_costs(model)
     predictor = None
     if timed:
-        predictor = of_model(model, torch.get_num_threads())
+        predictor = of_model(model, torch.get_num_threads(), device=device)
         costs = timed_costs(predictor, inputs[0])
     full = costs((FULL,))[0]
     budget = None if target.kind == "max_drop" else _budget(model, target, costs, full)
@@ -76,7 +79,7 @@ def calibrate(
     if predictor is not None:
         samples = (inputs[row] for row in theirs if row < len(inputs))
         achieved = replace(achieved, cost=_achieved_ms(predictor, fitted, achieved, samples))
-        about |= {"machine": machine(), "threads": torch.get_num_threads()}
+        about |= {"machine": machine(device), "threads": torch.get_num_threads()}
     about |= {"full_cost": full, "remark": _remark(fitted, budget, drop, achieved)}
     return replace(fitted.policy, facts={**about, **describe(model, fitted, first, expected, achieved, second.labels)})
 

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from supple import files
+from supple.device import synchronise
 from supple.errors import PointError, RecipeError
 from supple.inference.bundle import LADDER, Bundle, is_bundle
-from supple.inference.engines import ENGINES
+from supple.inference.engines import ENGINES, check_device
 from supple.inference.inputs import zeros
 from supple.inference.predictor import Predictor
 from supple.inference.select import (
@@ -50,7 +51,7 @@ def compare(
 ) -> Ladder:
     """Times of the points (None: all) on random inputs, in turn; others: functions to time beside them, by name.
 
-    What was found of exported folders goes into their ladders. on_progress counts rounds.
+    What was found of exported folders goes into their ladders. All of it runs on one device. on_progress counts rounds.
     """
     there = list(dict.fromkeys(point for _, one in made for point in one.graphs.points))
     for name in set(points or ()) - set(there):
@@ -75,7 +76,7 @@ def compare(
         source = None if used is None else used.source
         folder = None if source is None else source.folder.name
         ms = {name: getattr(times, name) for name in TIMES}
-        row = Row(name, engine, precision, batch, threads, machine(), folder, **ms)
+        row = Row(name, engine, precision, batch, threads, machine(made[0][0].device), folder, **ms)
         timed.put(row)
         if source is not None:
             record(source.ladder, row)
@@ -91,7 +92,13 @@ def record(ladder: Ladder, row: Row) -> None:
 
 
 def time_model(
-    model: "FlexibleModel", points: Sequence[str] | None = None, *, batch: int, threads: int, **limits: Any
+    model: "FlexibleModel",
+    points: Sequence[str] | None = None,
+    *,
+    batch: int,
+    threads: int,
+    device: str = "cpu",
+    **limits: Any,
 ) -> Ladder:
     """Times of a model's points in PyTorch, into its ladder; gives the rows timed."""
     from supple.cost import profile
@@ -100,8 +107,8 @@ def time_model(
     for row in profile(model):
         if row.point not in known:
             model.ladder.put(row)
-    with of_model(model, threads) as one:
-        timed = compare([(Choice("torch"), one)], points=points, batch=batch, threads=threads, **limits)
+    with of_model(model, threads, device=device) as one:
+        timed = compare([(Choice("torch", device=device), one)], points=points, batch=batch, threads=threads, **limits)
     for row in timed:
         record(model.ladder, row)
     keys = {row.key for row in timed}
@@ -126,6 +133,7 @@ def bench_engines(
     *,
     threads: int,
     rounds: int,
+    device: str = "cpu",
     on_progress: Callable[[int], None] | None = None,
 ) -> Ladder:
     """Points (none: all) of a run or an exported folder on engines; of a run, the same network untouched and another
@@ -138,12 +146,14 @@ def bench_engines(
     for name in wanted:
         if name not in ENGINES:
             raise RecipeError(f'there is no engine "{name}".', did_you_mean(name, ["all", *ENGINES]))
-    choices = choices_for(path)
+        if engine != "all":
+            check_device(name, device)
+    choices = choices_for(path, device)
     if engine != "all":
         choices = [choice for name in wanted for choice in named(path, choices, name)]
     if not choices:
         raise RecipeError(f"{path} has nothing that is installed here.", "pip install 'supple[export]'")
-    others = _others(source, against, threads)
+    others = _others(source, against, threads, device)
     for choice in choices:
         remark(choice)
     made = [(choice, opened(source, choice, threads)) for choice in choices]
@@ -154,7 +164,9 @@ def bench_engines(
     return found
 
 
-def _others(source: str | PathLike[str], against: str | None, threads: int) -> dict[str, Callable[[Any], object]]:
+def _others(
+    source: str | PathLike[str], against: str | None, threads: int, device: str
+) -> dict[str, Callable[[Any], object]]:
     """The network of a run as it was, and any other of timm, as functions of arrays."""
     if is_bundle(source):
         if against is not None:
@@ -179,11 +191,13 @@ def _others(source: str | PathLike[str], against: str | None, threads: int) -> d
         networks[against] = timm_network(**given, model=against).eval()
 
     def run(network: Any, x: Any) -> object:
-        tensors = tuple(map(torch.from_numpy, x))
+        tensors = tuple(torch.from_numpy(part).to(device) for part in x)
         with torch.inference_mode():
-            return network(tensors[0] if len(tensors) == 1 else tensors)
+            found = network(tensors[0] if len(tensors) == 1 else tensors)
+        synchronise(device)
+        return found
 
-    return {name: partial(run, network) for name, network in networks.items()}
+    return {name: partial(run, network.to(device)) for name, network in networks.items()}
 
 
 def _inputs(one: Predictor, batch: int) -> tuple[np.ndarray[Any, Any], ...]:

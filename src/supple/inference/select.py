@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from supple import files
 from supple.data.preprocess import saved_preprocess
+from supple.device import device_here, device_named
 from supple.errors import CheckpointError, RecipeError, SaveError, SuppleError, import_cure
 from supple.inference.bundle import KINDS, LADDER, MANIFEST, Bundle, Check, is_bundle, open_bundle
 from supple.inference.engines import (
@@ -16,6 +17,7 @@ from supple.inference.engines import (
     MAX_DROP,
     PRECISIONS,
     available,
+    check_device,
     must_have_bf16,
     not_installed,
     open_engine,
@@ -46,6 +48,7 @@ class Choice:
     source: Bundle | None = None  # None: the run itself
     precision: str = "fp32"
     check: Check | None = None  # None: PyTorch in fp32, which everything else is held against
+    device: str = "cpu"
 
     def __str__(self) -> str:
         return f"{self.engine} {self.precision}" + ("" if self.source is None else f" ({self.source.folder.name})")
@@ -59,6 +62,7 @@ def predictor(
     max_drop: float = MAX_DROP,
     warm: bool = True,
     progress: bool = False,
+    device: str | None = None,
 ) -> Predictor:
     """A predictor for a run, for a folder that `supple export` wrote, or for a model in hand.
 
@@ -66,22 +70,27 @@ def predictor(
     run (progress: and says so). precision: fp32, bf16 or int8; None: bf16 and int8 only where they are faster and, with
     the instruction set of this processor, no point has lost more than `max_drop` of its score. Only what was checked on
     an engine is run there. Of a run, folders in RUN/export are found, if they were made from its weights. warm: open
-    and time everything now, so that no call has to.
+    and time everything now, so that no call has to. device: cpu, cuda, cuda:1, mps, or auto; None: the CPU, or where a
+    model in hand is. threads: of the CPU.
     """
     if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= 256:
         raise RecipeError(f"threads is {threads!r}.", "Give a whole number from 1 to 256.")
     if precision not in (None, *PRECISIONS):
         raise RecipeError(f'precision is "{precision}".', f"Possible: {', '.join(PRECISIONS)}.")
+    stored = isinstance(source, str | os.PathLike)
+    where = device_named("cpu" if device is None else device) if stored else device_here(device, source)
+    if engine in ENGINES:
+        check_device(engine, where)
     if precision == "bf16":
-        must_have_bf16(f"{source} in bf16")
+        must_have_bf16(f"{source} in bf16", where)
     if not isinstance(source, str | os.PathLike):
         if engine not in ("auto", "torch") or precision == "int8":
             raise RecipeError("a model object runs only on torch, in fp32 or bf16.", "Export it first: supple.export.")
-        return _warmed(of_model(source, threads, precision or "fp32"), "the model", warm)
+        return _warmed(of_model(source, threads, precision or "fp32", where), "the model", warm)
     path = Path(source)
     if engine != "auto" and engine not in ENGINES:
         raise RecipeError(f'there is no engine "{engine}".', did_you_mean(str(engine), ["auto", *ENGINES]))
-    choices = choices_for(path)
+    choices = choices_for(path, where)
     if engine != "auto":
         choices = named(path, choices, engine)
     choices = [c for c in choices if precision in (None, c.precision)]
@@ -109,8 +118,21 @@ def _warmed(made: Predictor, what: str, warm: bool) -> Predictor:
     return made
 
 
-def choices_for(path: Path) -> list[Choice]:
-    """Every engine that is installed, with what it can open here and was checked with."""
+def choices_for(path: Path, device: str = "cpu") -> list[Choice]:
+    """Every engine that is installed and runs on the device, with what it can open here and was checked with."""
+    able, refusals = [], []
+    for choice in _installed(path, device):
+        try:
+            check_device(choice.engine, device)
+            able.append(replace(choice, device=device))
+        except RecipeError as error:
+            refusals.append(error)
+    if refusals and not able:
+        raise refusals[0]
+    return able
+
+
+def _installed(path: Path, device: str) -> list[Choice]:
     if is_bundle(path):
         bundle = open_bundle(path)
         if bundle.kind == "torch-export":
@@ -127,7 +149,7 @@ def choices_for(path: Path) -> list[Choice]:
     if not path.is_dir():
         raise CheckpointError(f"there is no folder {path}.", "Give one that supple train or supple export wrote.")
     run = [Choice("torch")] if available("run") else []
-    scored = scored_in_bf16(path) if run and has_bf16() else None
+    scored = scored_in_bf16(path, device) if run else None
     run += [Choice("torch", None, "bf16", scored)] if scored is not None else []
     return run + [choice for bundle in exports_of(path) for choice in checked(bundle)]
 
@@ -152,21 +174,23 @@ def checked(bundle: Bundle) -> list[Choice]:
     ]
 
 
-def scored_in_bf16(run: Path) -> Check | None:
-    """What PyTorch loses in bf16 on this instruction set, as `supple evaluate --precision bf16` found; None: some point
-    was not scored."""
+def scored_in_bf16(run: Path, device: str = "cpu") -> Check | None:
+    """What PyTorch loses in bf16 on this instruction set or GPU, as `supple evaluate --precision bf16` found; None: it
+    has no bf16, or some point was not scored."""
     try:
+        if not has_bf16(device):
+            return None
         manifest = _manifest(run)
         document = files.read_json(run / LADDER, "")
         points = [*manifest["points"], *manifest["settled"]]
-        rows = Ladder.from_json(document).where(engine="torch", precision="bf16").on(machine())
+        rows = Ladder.from_json(document).where(engine="torch", precision="bf16").on(machine(device))
         own = document["weights"] == manifest["files"]["model.safetensors"]
     except (OSError, ValueError, LookupError, TypeError, CheckpointError):
         return None  # what is wrong with a run is said when it is loaded
     lost = {row.point: row.lost for row in rows if row.score is not None and row.lost is not None}
     error = {row.point: row.lost_error or 0.0 for row in rows}
     whole = own and set(points) <= set(lost)
-    return Check("torch", "bf16", machine(), lost=lost, error=error) if whole else None
+    return Check("torch", "bf16", machine(device), lost=lost, error=error) if whole else None
 
 
 def exports_of(run: Path) -> Iterator[Bundle]:
@@ -202,14 +226,14 @@ def within(choice: Choice, max_drop: float) -> bool:
     if choice.check is None:
         return True
     whole = not (choice.source and choice.source.asked) and not choice.check.left_out
-    return whole and choice.check.holds_here() and not choice.check.losing(max_drop)
+    return whole and choice.check.holds_here(choice.device) and not choice.check.losing(max_drop)
 
 
 def remark(choice: Choice) -> None:
     """Says where a folder is not what it was where it was made."""
     if choice.source is not None and choice.source.precision != choice.precision:
         say(f"{choice.source.folder} is in bf16, which this processor lacks: it runs in {choice.precision}.")
-    if choice.check is not None and not choice.check.holds_here():
+    if choice.check is not None and not choice.check.holds_here(choice.device):
         say(f"the scores of {choice} are of another instruction set ({choice.check.machine}).")
 
 
@@ -240,7 +264,7 @@ def fastest(source: Path_, choices: list[Choice], threads: int, progress: bool) 
     path = Path(source)
     names = {str(choice): choice for choice in choices}
     weights = next((c.source.checkpoint for c in choices if c.source is not None), _weights(path))
-    key = {"machine": machine(), "threads": threads, "weights": weights, "choices": sorted(names)}
+    key = {"machine": machine(choices[0].device), "threads": threads, "weights": weights, "choices": sorted(names)}
     file = path / CHOSEN
     try:
         known = json.loads(file.read_text(encoding="utf-8"))
@@ -282,8 +306,8 @@ def opened(source: Path_, choice: Choice, threads: int) -> Predictor:
     if choice.source is None:
         from supple.checkpoint import model_of
 
-        return of_model(model_of(source), threads, choice.precision)
-    return of_bundle(choice.source, choice.engine, threads)
+        return of_model(model_of(source), threads, choice.precision, choice.device)
+    return of_bundle(choice.source, choice.engine, threads, choice.device)
 
 
 def unchecked(bundle: Bundle, engine: str) -> RecipeError:
@@ -291,7 +315,7 @@ def unchecked(bundle: Bundle, engine: str) -> RecipeError:
     return RecipeError(cause, f"Export again where {engine} is installed.")
 
 
-def of_bundle(bundle: Bundle, engine: str, threads: int) -> Predictor:
+def of_bundle(bundle: Bundle, engine: str, threads: int, device: str = "cpu") -> Predictor:
     """An exported folder on an engine that it was checked on, without the points that lost too much there."""
     precision = precision_here(bundle.precision)
     check = bundle.check(engine, precision)
@@ -301,24 +325,24 @@ def of_bundle(bundle: Bundle, engine: str, threads: int) -> Predictor:
     if bundle.task not in TASKS:
         raise CheckpointError(f"{bundle.folder} answers {bundle.task}, which is not a known task.", import_cure())
     return Predictor(
-        open_engine(engine, bundle, threads, precision),
+        open_engine(engine, bundle, threads, precision, device),
         bundle.graphs,
         task=get_task(bundle.task),
         classes=bundle.classes,
         preprocess=None if bundle.preprocess is None else saved_preprocess(bundle.task, bundle.preprocess),
-        ladder=bundle.ladder.where(engine=engine, precision=precision).on(machine()),
+        ladder=bundle.ladder.where(engine=engine, precision=precision).on(machine(device)),
         shape=bundle.input_shape,
         policy=bundle.policy,
     )
 
 
-def of_model(model: "FlexibleModel", threads: int, precision: str = "fp32") -> Predictor:
+def of_model(model: "FlexibleModel", threads: int, precision: str = "fp32", device: str = "cpu") -> Predictor:
     """PyTorch itself."""
     from supple.cost import profile
 
-    engine = open_engine("torch", model, threads, precision)
+    engine = open_engine("torch", model, threads, precision, device)
     assert model.input_shape is not None, "a model to predict with knows the shape of its input"
-    own = model.ladder.where(engine="torch", precision=precision).on(machine())
+    own = model.ladder.where(engine="torch", precision=precision).on(machine(device))
     known = {row.point for row in own}
     return Predictor(
         engine,

@@ -21,10 +21,11 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 from supple.errors import CheckpointError, SaveError
 from supple.files import write
 from supple.ladder import Ladder, Row, verdict
+from supple.machine import short_names
 from supple.reporting.labels import FONT, LABELS, MUTED, Spot, name_ends, name_spots
 from supple.reporting.reading import known
 from supple.tasks import get_metric
-from supple.text import some
+from supple.text import cut, some
 
 INK, GRID, PAPER = "#22272e", "#e3e6ea", "#ffffff"
 _SERIES = (("#2f6fb5", "o"), ("#d97a2b", "s"), ("#2e9475", "^"), ("#8a5fb8", "D"), ("#c2506b", "v"), ("#8a7a2e", "P"))
@@ -117,10 +118,12 @@ def _counted(rows: Sequence[Row]) -> dict[str, list[Row]]:
 def _timed(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """One series per configuration that was timed."""
     rows = [row for row in rows if known(row.p50_ms)]
-    named = [name for name in ("precision", "machine") if len({getattr(row, name) for row in rows}) > 1]
+    machines = short_names({row.machine for row in rows if row.machine})
+    several = len({row.precision for row in rows}) > 1
     series: dict[str, list[Row]] = {}
     for row in rows:
-        parts = [row.engine, *(getattr(row, name) for name in named)]
+        parts = [row.engine, row.precision if several else ""]
+        parts += [cut(machines.get(row.machine or "", ""), 32) if len(machines) > 1 else ""]
         parts += ["" if row.batch is None else f"batch {row.batch}"]
         parts += ["" if row.threads is None else some(row.threads, "thread")]
         series.setdefault(", ".join(filter(None, parts)), []).append(row)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from supple.backbones.dims import pad_block, prunable
+from supple.device import synchronise
 
 LONG_ENOUGH_S = 20  # of one comparison
 PADDED_FOR = 8  # images at once: with one, odd dimensions cost too little to be worth more MACs
@@ -41,7 +42,7 @@ def prepare(module: nn.Module, input_shape: tuple[int, ...] | None) -> nn.Module
     best = Deployed(module, torch.contiguous_format)
     if input_shape is None or len(input_shape) != 3 or next(module.parameters()).is_meta:
         return best
-    x = torch.zeros(1, *input_shape)
+    x = torch.zeros(1, *input_shape, device=next(module.parameters()).device)
     padded = [pad_dims(copy.deepcopy(module), *multiples) for multiples in PADDED_TO]
     others = [Deployed(one, torch.contiguous_format) for one in padded if one is not None]
     best = fastest([best, *others], x.expand(PADDED_FOR, -1, -1, -1), gain=0.02) if others else best
@@ -87,6 +88,7 @@ def fastest(modules: Sequence[M], x: Tensor, gain: float = 0.05, rounds: int = 7
             start = time.perf_counter()
             for _ in range(calls):
                 module(x)
+            synchronise(str(x.device))
             spent.append(time.perf_counter() - start)
     least = [min(spent[1:]) for spent in times]  # the first round warms up; whatever disturbs only adds
     best = min(least)

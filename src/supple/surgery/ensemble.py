@@ -42,7 +42,7 @@ def orders(model: FlexibleModel, rng: random.Random) -> dict[str, Point]:
 def hits(logits: Tensor, target: Tensor) -> Tensor:
     """How many samples have their class first, and how many among the first five."""
     found = logits.topk(min(5, logits.shape[1])).indices == target[:, None]
-    return torch.stack([found[:, 0].sum(), found.any(1).sum()]).double().cpu()
+    return torch.stack([found[:, 0].sum(), found.any(1).sum()]).cpu().double()
 
 
 def answers(model: FlexibleModel, x: Any, ways: dict[str, Point]) -> dict[str, Tensor]:

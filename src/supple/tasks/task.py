@@ -123,9 +123,9 @@ class Means:
         from torch import stack
 
         figures = [self.task.losses(output, target), *(each(output, target) for each in self.task.each.values())]
-        self.sums += stack([figure.sum() for figure in figures]).double().cpu()
+        self.sums += stack([figure.sum() for figure in figures]).cpu().double()  # Apple's GPUs have no double
         self.samples += len(figures[0])
-        self.squares += float(figures[1].double().square().sum())
+        self.squares += float(figures[1].cpu().double().square().sum())
 
     def result(self) -> Result:
         count = max(1, self.samples)

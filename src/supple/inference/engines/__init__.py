@@ -66,7 +66,8 @@ class Engine(Protocol):
     precision: str
     takes_missing: bool  # whether a part of the input may be None: exits that do not need it answer
 
-    def run(self, graph: str, inputs: State) -> State: ...  # of the engine's own kind, until the graph runs again
+    # Returns when the results are there; they are of the engine's own kind, and last until the graph runs again.
+    def run(self, graph: str, inputs: State) -> State: ...
     def array(self, value: Any) -> Array: ...  # a result as float32 of numpy, to keep
     def close(self) -> None: ...
 
@@ -98,10 +99,17 @@ def precision_here(stored: str) -> str:
     return "fp32" if stored == "bf16" and not has_bf16() else stored
 
 
-def must_have_bf16(what: str) -> None:
+def must_have_bf16(what: str, device: str = "cpu") -> None:
     """Refuses what needs a processor that multiplies bf16: an emulation is slower than fp32."""
-    if not has_bf16():
-        raise RecipeError(f"{what}: this processor has no bf16 arithmetic.", "Use fp32 or int8 here.")
+    if not has_bf16(device):
+        where = "this processor" if device == "cpu" else device
+        raise RecipeError(f"{what}: {where} has no bf16 arithmetic.", "Use fp32 or int8 here.")
+
+
+def check_device(name: str, device: str) -> None:
+    """Refuses a device that an engine does not run on, or that is not here."""
+    if device != "cpu":
+        import_module(ENGINES[name][0]).check_device(device)
 
 
 def not_installed(name: str) -> RecipeError:
@@ -109,8 +117,9 @@ def not_installed(name: str) -> RecipeError:
     return RecipeError(f"the engine {name} is not installed.", f"Install it: pip install 'supple{extra}'.")
 
 
-def open_engine(name: str, source: Any, threads: int, precision: str | None = None) -> Engine:
-    """An engine for an exported folder (a Bundle) or a run (a FlexibleModel). precision: None: that of the source."""
+def open_engine(name: str, source: Any, threads: int, precision: str | None = None, device: str = "cpu") -> Engine:
+    """An engine for an exported folder (a Bundle) or a run (a FlexibleModel). precision: None: that of the source.
+    threads: of the CPU."""
     if name not in ENGINES:
         raise RecipeError(f'there is no engine "{name}".', did_you_mean(name, ["auto", *ENGINES]))
     module, package, kinds = ENGINES[name]
@@ -120,8 +129,9 @@ def open_engine(name: str, source: Any, threads: int, precision: str | None = No
         raise RecipeError(f"the engine {name} does not open a folder of kind {kind}.", cure)
     if find_spec(package) is None:
         raise not_installed(name)
+    check_device(name, device)
     precision = precision or precision_here(getattr(source, "precision", "fp32"))
     if precision == "bf16":
-        must_have_bf16(f"the engine {name} in bf16")
-    engine: Engine = import_module(module).load(source, threads, precision)
+        must_have_bf16(f"the engine {name} in bf16", device)
+    engine: Engine = import_module(module).load(source, threads, precision, device)
     return engine

@@ -4,6 +4,7 @@ import threading
 
 import onnxruntime
 
+from supple.errors import RecipeError
 from supple.inference.bundle import Bundle
 from supple.inference.engines import Array, State
 from supple.machine import owns_process
@@ -11,6 +12,7 @@ from supple.machine import owns_process
 Opened = tuple[onnxruntime.InferenceSession, dict[str, int]]  # and which of its inputs each one is
 
 
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 _lock = threading.Lock()
 _pool: list[int] = []  # threads of the pool that all sessions of this process share; empty: each has its own
 
@@ -29,8 +31,10 @@ class OnnxEngine:
     name = "onnxruntime"
     takes_missing = False
 
-    def __init__(self, bundle: Bundle, threads: int, precision: str) -> None:
-        self.bundle, self.precision = bundle, precision
+    def __init__(self, bundle: Bundle, threads: int, precision: str, device: str = "cpu") -> None:
+        self.bundle, self.precision, self.device = bundle, precision, device
+        number = device.partition(":")[2]
+        self._providers = [CPU] if device == "cpu" else [(CUDA, {"device_id": number}), CPU]
         self._options = onnxruntime.SessionOptions()
         self._options.log_severity_level = 3
         if shares_pool(threads):
@@ -57,11 +61,23 @@ class OnnxEngine:
         with self._lock:
             if file not in self._sessions:
                 path = str(self.bundle.path(file))
-                session = onnxruntime.InferenceSession(path, self._options, ["CPUExecutionProvider"])
+                session = onnxruntime.InferenceSession(path, self._options, self._providers)
+                if self.device != "cpu" and CUDA not in session.get_providers():  # it goes on without, and says nothing
+                    cause = f"ONNX Runtime has CUDA, but cannot use {self.device} here."
+                    raise RecipeError(cause, "Install the driver, CUDA and cuDNN that it was built for; or use cpu.")
                 names = self.bundle.inputs[file]
                 self._sessions[file] = session, {one.name: names.index(one.name) for one in session.get_inputs()}
             return self._sessions[file]
 
 
-def load(bundle: Bundle, threads: int, precision: str) -> OnnxEngine:
-    return OnnxEngine(bundle, threads, precision)
+def check_device(device: str) -> None:
+    there = onnxruntime.get_available_providers()
+    if not device.startswith("cuda"):
+        raise RecipeError(f"the engine onnxruntime does not run on {device}.", "Use cpu or cuda, or the engine torch.")
+    if CUDA not in there:
+        cause = f"ONNX Runtime cannot use {device}: it has no {CUDA}, only {', '.join(there)}."
+        raise RecipeError(cause, "Install onnxruntime-gpu in place of onnxruntime; or use cpu.")
+
+
+def load(bundle: Bundle, threads: int, precision: str, device: str) -> OnnxEngine:
+    return OnnxEngine(bundle, threads, precision, device)

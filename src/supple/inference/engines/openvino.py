@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import openvino
 
+from supple.errors import RecipeError
 from supple.inference.bundle import Bundle
 from supple.inference.engines import Array, State
 
@@ -80,5 +81,9 @@ class OpenVinoEngine:
             return self._compiled[file, batch]
 
 
-def load(bundle: Bundle, threads: int, precision: str) -> OpenVinoEngine:
+def check_device(device: str) -> None:
+    raise RecipeError(f"the engine openvino runs on the CPU only, not on {device}.", "Use cpu, or another engine.")
+
+
+def load(bundle: Bundle, threads: int, precision: str, device: str) -> OpenVinoEngine:
     return OpenVinoEngine(bundle, threads, precision)

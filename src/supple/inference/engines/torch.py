@@ -13,10 +13,11 @@ import torch
 from torch import nn
 from torch.utils import _pytree
 
+from supple.device import must_be_here, synchronise
 from supple.inference.engines import Array, Graphs, Stage, State
 from supple.model import FlexibleModel
 from supple.point import Point
-from supple.surgery.deploy import fold_norms
+from supple.surgery.deploy import fold_norms, prepare
 from supple.tasks import get_task
 
 
@@ -24,20 +25,25 @@ class TorchEngine:
     name = "torch"
     takes_missing = True
 
-    def __init__(self, model: FlexibleModel, threads: int, precision: str) -> None:
+    def __init__(self, model: FlexibleModel, threads: int, precision: str, device: str = "cpu") -> None:
         torch.set_num_threads(threads)
-        self.model, self.precision = model.eval(), precision
+        self.model, self.precision, self.device = model.eval(), precision, device
         self.graphs = graphs_of(model)
         self._dtype = torch.bfloat16 if precision == "bf16" else torch.float32
         folded = fold_norms(copy.deepcopy(model)) if self.graphs.stages else model
-        self._stages = self._cast(folded).stages() if self.graphs.stages else []
+        self._stages = self._cast(folded).to(device).stages() if self.graphs.stages else []
         self._points: dict[str, nn.Module] = {}
         self._specs: dict[int, Any] = {}  # how the state before stage k nests
         self._lock = threading.Lock()
 
-    @torch.inference_mode()
     def run(self, graph: str, inputs: State) -> State:
-        """Between the stages the state stays as tensors: numpy has no bf16."""
+        """Between the stages the state stays as tensors, on the device: numpy has no bf16."""
+        found = self._run(graph, inputs)
+        synchronise(self.device)  # whoever looks at the clock now sees when it was done, not when it was asked for
+        return found
+
+    @torch.inference_mode()
+    def _run(self, graph: str, inputs: State) -> State:
         kind, _, number = graph.rpartition("-")
         if kind not in ("body", "head"):
             return self._run_point(graph, inputs)
@@ -72,14 +78,14 @@ class TorchEngine:
         return tensors[0] if len(tensors) == 1 else tensors
 
     def _tensor(self, part: Any) -> Any:
-        return torch.from_numpy(part).to(self._dtype) if isinstance(part, np.ndarray) else part
+        return torch.from_numpy(part).to(self.device, self._dtype) if isinstance(part, np.ndarray) else part
 
     def _extract(self, point: str) -> nn.Module:
         with self._lock:
             if point not in self._points:
                 exportable = get_task(self.model.task).exportable  # others are as they are: their shapes vary
-                module = self.model.extract(Point.parse(point), deploy=exportable)
-                self._points[point] = self._cast(module.eval())
+                module = self.model.extract(Point.parse(point)).eval().to(self.device)
+                self._points[point] = self._cast(prepare(module, self.model.input_shape) if exportable else module)
             return self._points[point]
 
     def _cast(self, module: Any) -> Any:
@@ -116,5 +122,9 @@ def answering(model: FlexibleModel) -> list[Point | None]:
     return [stage.point for stage in model.stages()]
 
 
-def load(model: FlexibleModel, threads: int, precision: str) -> TorchEngine:
-    return TorchEngine(model, threads, precision)
+def check_device(device: str) -> None:
+    must_be_here(device)
+
+
+def load(model: FlexibleModel, threads: int, precision: str, device: str) -> TorchEngine:
+    return TorchEngine(model, threads, precision, device)
