@@ -579,7 +579,7 @@ def test_a_folder_without_json_and_settings_for_others_are_refused(folder, tmp_p
     for changed in ({"size": 64}, {"crop": 4}):
         with pytest.raises(RecipeError, match=f'unknown key "data.{next(iter(changed))}"') as caught:
             coco_recipe(folder, data=changed)
-        assert "coco takes" in caught.value.cure
+        assert "the data set coco has none" in caught.value.cure
     with pytest.raises(RecipeError, match='unknown key "data.same"'):
         load_recipe("pocket/digits.yaml", ["data.same=true"])
     with pytest.raises(DataError, match="data.same is not for digits"):

@@ -53,13 +53,17 @@ def refused(data: dict[str, Any]) -> RecipeError:
         ("disco", "test_share"),
         ("coco", "size"),
         ("generated", "repeat"),
+        ("generated", "colour"),
     ],
 )
 def test_a_setting_that_a_set_does_not_have_is_refused_with_those_that_it_has(name: str, key: str) -> None:
+    """Or, where other sets have it, with these."""
     error = refused({"name": name, key: 1})
     assert f'unknown key "data.{key}"' in error.cause
-    listed = error.cure.partition(f"{name} takes ")[2].rstrip(".").split(", ")
-    assert set(listed) == COMMON | set(DATASETS[name].settings())
+    others = {other for other, entry in DATASETS.items() if key in entry.settings()}
+    after = f"data.{key} is for " if others else f"{name} takes "
+    listed = set(error.cure.partition(after)[2].rstrip(".").split(", "))
+    assert listed == (others or COMMON | set(DATASETS[name].settings()))
     with pytest.raises(DataError, match=rf"data\.{key} is not for {name}"):
         load(name, **{key: 1})
 
