@@ -13,10 +13,11 @@ from torch import nn
 
 import supple
 from supple.backbones._cut.cut_points import cuts
+from supple.backbones._cut.timing import nearest_in_time, time_shares
 from supple.backbones.networks import timm_network
 from supple.recipe import load_recipe
 from supple.training import propose as proposing
-from supple.training.propose import Survey, look_at, nearest_in_time, propose, time_shares
+from supple.training.propose import Survey, look_at, propose
 
 COLOURS = {"blue": (40, 60, 220), "green": (40, 200, 60), "red": (220, 50, 40)}
 
