@@ -50,7 +50,7 @@ LEAST_EPOCHS, MOST_EPOCHS = 5, 20
 LONGEST = {True: 40, False: 120}  # epochs, with pretrained weights and without
 VALIDATION, FEW = 2000, 20  # pictures at most, and at least where there are four times as many
 FORWARD = 3.0  # a training step takes so many times as long as an evaluation
-RESERVE = 0.93  # of the time for steps, the rest for what happens around them
+RESERVE = 0.85  # of the time for steps, the rest for reading, averaging, saving and the report
 
 
 @dataclass(frozen=True)
@@ -260,7 +260,7 @@ def _place_exits(plan: _Plan) -> None:
 
 def _fit_into(plan: _Plan, sizes: Sequence[int], seconds: float) -> tuple[int, dict[str, Any]]:
     """Takes the largest size at which a useful training fits into the time; gives its epochs, and how a step runs."""
-    survey = plan.survey
+    survey, began = plan.survey, time.monotonic()
     wanted = max(LEAST_EPOCHS, min(MOST_EPOCHS, SEEN // survey.train))
     plan.size = sizes[0]
     settings, rate = _rate(plan)
@@ -268,17 +268,18 @@ def _fit_into(plan: _Plan, sizes: Sequence[int], seconds: float) -> tuple[int, d
     if fits and fits[-1] != sizes[0]:
         plan.size = fits[-1]
         settings, rate = _rate(plan)
-    epochs = _epochs(plan, rate, seconds)
+    fitting = _epochs(plan, rate, seconds - (time.monotonic() - began))
+    epochs = max(1, min(LONGEST[plan.pretrained], int(fitting)))
     chosen = {key: getattr(settings, key) for key in ("precision", "memory_format", "compile")}
     chosen["precision_chosen"] = True
     epoch_s = survey.train / rate
     plan.reasons.append(
         f"{plan.size} pixels: about {rate:.0f} pictures/s, an epoch takes {duration(epoch_s)}; "
-        f"{some(max(1, int(epochs)), 'epoch')} for {duration(seconds)}"
+        f"{some(epochs, 'epoch')} for {duration(seconds)}"
     )
-    if epochs < 1:
+    if fitting < 1:
         plan.reasons.append(f"a whole epoch takes longer than {duration(seconds)}: one is trained all the same")
-    return max(1, min(LONGEST[plan.pretrained], int(epochs))), chosen
+    return epochs, chosen
 
 
 def _epochs(plan: _Plan, rate: float, seconds: float) -> float:
