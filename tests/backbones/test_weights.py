@@ -38,6 +38,21 @@ def test_a_file_fills_all_but_a_classifier_for_other_classes(tmp_path: Path, end
     assert torch.equal(same.fc.weight, trained["fc.weight"])
 
 
+def test_a_new_classifier_without_bias_starts_small_and_one_of_two_layers_starts_as_it_was_built() -> None:
+    class Plain(torch.nn.Module):
+        def __init__(self, classes: int, bias: bool) -> None:
+            super().__init__()
+            self.body, self.end = torch.nn.Linear(4, 8), torch.nn.Linear(8, classes, bias=bias)
+
+    trained, new = Plain(3, False), Plain(5, False)
+    assert weights.fill(new, trained.state_dict(), "file") == ["end.weight"]
+    assert float(new.end.weight.detach().std()) < 0.02
+    hidden = timm_network(num_classes=5, model="resnet18", input_shape=SHAPE, classifier=16)
+    before = [value.clone() for value in hidden.fc.parameters()]
+    weights.fill(hidden, resnet(7).state_dict(), "file")
+    assert all(torch.equal(one, other) for one, other in zip(before, hidden.fc.parameters()))
+
+
 def test_position_embeddings_are_resampled_and_weights_reach_a_network_inside_a_backbone(tmp_path: Path) -> None:
     large = timm_network(num_classes=3, model="vit_tiny_patch16_224", input_shape=(3, 64, 64))
     save_file(large.state_dict(), tmp_path / "w.safetensors")

@@ -102,9 +102,10 @@ def fill(network: nn.Module, weights: Weights, source: str) -> list[str]:
         raise _misfit(source, (_difference(key, weights.get(key), own[key]) for key in wrong), len(wrong))
     network.load_state_dict({**own, **fits})
     for path in classifiers if left else ():
-        for part in network.get_submodule(path).modules():
-            if isinstance(part, nn.Linear):  # some networks start it large, which would spoil what is trained
-                nn.init.normal_(part.weight, std=NEW_STD)
+        part = network.get_submodule(path)
+        if isinstance(part, nn.Linear):  # some networks start it large, which would spoil what is trained
+            nn.init.normal_(part.weight, std=NEW_STD)
+            if part.bias is not None:
                 nn.init.zeros_(part.bias)
     return left
 

@@ -1,6 +1,6 @@
 """A recipe for somebody's pictures: a network, a size, exits and a schedule that suit them and the time there is.
 
-What is chosen here is what measured best on the sets of docs/results.md; the recipe is written down, to be changed.
+The recipe is written down, to be changed.
 """
 
 import statistics
