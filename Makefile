@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo dev test lint types check clean
+.PHONY: demo dev test test-system lint types check clean
 
 demo: $(VENV)/core
 	$(BIN)/supple demo
@@ -12,9 +12,13 @@ demo: $(VENV)/core
 # An environment to work in: source .venv/bin/activate
 dev: $(VENV)/dev
 
-# The whole suite, one worker per core.
+# One worker per core.
 test: $(VENV)/dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+# What takes longer: whole pages and examples, several processes at work.
+test-system: $(VENV)/dev
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m system
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check
@@ -23,7 +27,7 @@ lint: $(VENV)/dev
 types: $(VENV)/dev
 	$(BIN)/mypy
 
-check: lint types test
+check: lint types test test-system
 
 $(VENV)/core: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -81,9 +81,10 @@ def main() -> int:
             folder = root / f"trial-{trial}"
             moments = [rng.uniform(0, 1) * usual for _ in range(1 + trial % 2)]
             where = [kill_at(folder, what, moment) for moment in moments]
-            while where[0] == "after the end":  # too late to kill anything: another moment
+            while where[0] == "after the end":  # the uninterrupted run was disturbed: kill earlier
                 shutil.rmtree(folder)
-                where = [kill_at(folder, what, rng.uniform(0, 1) * usual)]
+                moments[0] /= 2
+                where = [kill_at(folder, what, moments[0])]
             finish(folder, what)
             same = digest(folder) == wanted
             equal += same

@@ -68,6 +68,7 @@ def test_every_verb_is_a_function_of_the_same_name_and_no_module_takes_its_place
         supple.profile(exits_copy)
         supple.evaluate(exits_copy)
         supple.bench(exits_copy, rounds=5)
+        supple.search(exits_copy, budget_macs="1x")
         supple.calibrate(exits_copy, held, budget_macs="1x")
         supple.export(exits_copy, tmp_path / f"export{turn}", points="exit=1")
         supple.extract(exits_copy, tmp_path / f"extract{turn}", "exit=1")
@@ -222,7 +223,7 @@ def test_an_exported_folder_with_a_field_of_another_module_asks_for_the_module(r
     folder = supple.export(run.model, tmp_path / "exported", calibration=DATA).folder
     manifest = (folder / "manifest.json").read_text()
     assert '"exit=1"' in manifest
-    (folder / "manifest.json").write_text(manifest.replace('"exit=1"', '"tokens=1"'))
+    (folder / "manifest.json").write_text(manifest.replace('"exit=1"', '"windows=1"'))
     with pytest.raises(CheckpointError, match=r"unknown here(.|\n)*--import MODULE"):
         supple.predictor(folder)
 
@@ -419,6 +420,7 @@ def test_merge_takes_models_and_runs(tmp_path):
 # --- the example ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.system
 def test_the_example_goes_from_a_network_and_a_loader_to_an_answer_in_twenty_lines(tmp_path, capsys):
     source = (ROOT / "examples" / "from_python.py").read_text()
     (main,) = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]

@@ -1,6 +1,8 @@
 """The contract that every method keeps. A method joins by being registered; so does a backbone by a line in TINY."""
 
+import random
 import threading
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -56,7 +58,12 @@ CUTS = {  # where a network without exits of its own gets them
     "vit_cifar": ["blocks.1"],
     "torchvision": ["features.4"],
 }
-SETTINGS = {"nested": {"widths": [0.5]}}  # others have few points as they are
+SETTINGS = {  # others have few points as they are
+    "nested": {"widths": [0.5]},
+    "merge_tokens": {"tokens": [2, 4]},
+    "elastic": {"widths": [0.5, 1.0], "divisor": 4},
+}
+TRUNKS = {"at": ["blocks.1"], "layers": True, "tokens": [2]}  # elastic, beside the widths
 SIZES = {"inception_v3": 75, "torchvision": 32, "cascade_rcnn": 64}  # pixels; others are content with 16
 
 
@@ -75,7 +82,11 @@ def turned(x: Any) -> Any:
 
 
 def recipe_of(method: str, backbone: str):
-    settings = {"at": CUTS[backbone]} if method == "exits" and backbone in CUTS else SETTINGS.get(method, {})
+    settings = dict(SETTINGS.get(method, {}))
+    if method == "elastic" and backbone == "vit":
+        settings |= TRUNKS
+    elif method in ("exits", "elastic") and backbone in CUTS:
+        settings |= {"at": CUTS[backbone]}
     sections = {"backbone": {"name": backbone, **TINY[backbone]}, "method": {"name": method, **settings}}
     return make_recipe({"data": {"name": "generated"}, **sections})
 
@@ -124,6 +135,22 @@ def x(pair) -> Any:
 def test_every_method_and_every_backbone_takes_part():
     assert set(METHODS) == {method for method, _ in PAIRS}, "a method that no tiny backbone fits: add one to TINY"
     assert set(BACKBONES) == set(TINY) == {backbone for _, backbone in PAIRS}
+
+
+def test_all_points_that_can_be_run_are_found_each_once_in_its_one_spelling(model):
+    found = list(islice(model.mixtures(), 300))
+    assert len(set(found)) == len(found)
+    assert [model.check(point) for point in found] == found
+    if len(found) < 300:
+        assert {*model.points, *model.settled} <= {*found}
+        drawn = [model.draw(random.Random(seed)) for seed in range(50)]
+        assert {model.check(point) for point in drawn if point is not None} <= {*found}
+    if model.publishes:
+        before, some = model.points, {point for point in found[:5] if model.rank(point) < model.rank(FULL)}
+        model.publish(some)
+        assert {*model.points} == {*some, FULL}
+        model.publish(before)
+        assert model.points == before
 
 
 def test_points_are_distinct_and_end_with_the_full_model(model):

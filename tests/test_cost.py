@@ -10,6 +10,7 @@ from supple.ladder import Row
 from supple.methods import build
 from supple.recipe import load_recipe, make_recipe
 from supple.training.build import skeleton
+from test_contract import make
 
 MSDNET = {  # exit: (macs, macs_through, params) for 10 and for 100 classes
     1: ((14_955_776, 14_955_776, 422_266), (14_967_296, 14_967_296, 433_876)),
@@ -61,6 +62,14 @@ def test_whatever_costs_more_than_the_full_model_is_warned_of():
     assert "exit=1 costs 12 MACs, the full model 10 MACs: its branch" in branch
     assert "width=0.5 costs 11 MACs, the full model 10 MACs: nothing is saved" in width
     assert costly_points(rows[:-1]) == []
+
+
+def test_putting_points_in_order_is_no_part_of_what_running_them_costs():
+    """Mixed points are ordered by their MACs, which are counted when a run first asks for them."""
+    rows = profile(make("elastic", "vit"))
+    for place, row in enumerate(rows):
+        passed = [other.macs for other in rows if other.macs <= row.macs]
+        assert row.macs <= row.macs_through <= sum(passed), place
 
 
 def test_a_shared_parameter_counts_once():

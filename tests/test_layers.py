@@ -20,7 +20,9 @@ LAYERS = (
     ("training",),
     ("inference", "surgery", "analysis"),
     ("exporting",),  # graphs are checked on the engines that will run them
+    ("searching",),  # points are timed as graphs
     ("opening",),
+    ("experiments",),
     ("api",),
     ("cli", "__main__", "__init__"),
 )

@@ -29,6 +29,7 @@ POINTS = st.builds(
     width=st.floats(0, 1, exclude_min=True),
     layers=st.none() | st.lists(COUNTS, min_size=1, max_size=30),
     skip=st.none() | st.floats(0, 1),
+    tokens=st.integers(0, 64),
 )
 
 
@@ -125,6 +126,7 @@ def test_any_text_is_a_point_or_a_point_error(text: str) -> None:
         *({"exit": value} for value in (0, -1, 1.0, "2", True)),
         *({"width": value} for value in (0, -1, 1.5, float("nan"), "0.5", None)),
         *({"layers": value} for value in ((), (0,), (1, -1), (1.0,), "12", [True])),
+        *({"tokens": value} for value in (-1, 1.5, True, "2", None)),
         *({"skip": value} for value in (-0.1, 1.1, float("nan"), "0.5")),
     ],
     ids=str,
@@ -172,29 +174,29 @@ def test_wrappers_for_devices_see_through_outputs_and_leave_points_unchanged() -
 # --- a field added at run time ---
 
 
-def some_tokens(value: Any) -> int | None:
+def some_windows(value: Any) -> int | None:
     if value is not None and (type(value) is not int or value < 1):
         raise ValueError
     return value
 
 
-TOKENS = Field("tokens", None, int, some_tokens, "tokens are whole numbers from 1", "64")
+WINDOWS = Field("windows", None, int, some_windows, "windows are whole numbers from 1", "64")
 
 
 @pytest.fixture
-def tokens() -> Iterator[None]:
+def windows() -> Iterator[None]:
     """Points have a fifth axis while a test runs."""
-    add_field(TOKENS)
+    add_field(WINDOWS)
     yield
-    del FIELDS["tokens"]
+    del FIELDS["windows"]
 
 
-@pytest.mark.usefixtures("tokens")
+@pytest.mark.usefixtures("windows")
 @settings(deadline=None)
 @given(POINTS, st.none() | COUNTS)
 def test_an_added_field_is_written_read_copied_and_pickled_like_the_others(point: Point, count: int | None) -> None:
-    more = point._replace(tokens=count)
-    assert (more.tokens, more.exit, more.width) == (count, point.exit, point.width)
+    more = point._replace(windows=count)
+    assert (more.windows, more.exit, more.width) == (count, point.exit, point.width)
     assert (more == point) == (count is None)
     assert Point.parse(str(more)) == more
     assert eval(repr(more), {"Point": Point}) == more
@@ -203,76 +205,76 @@ def test_an_added_field_is_written_read_copied_and_pickled_like_the_others(point
         assert hash(copied) == hash(more)
 
 
-@pytest.mark.usefixtures("tokens")
+@pytest.mark.usefixtures("windows")
 def test_an_added_field_is_checked_printed_last_and_named_in_the_cures() -> None:
-    assert str(Point(tokens=64, exit=2)) == "exit=2,tokens=64"
-    assert repr(Point(tokens=64)) == "Point(tokens=64)"
-    for refused in (lambda: Point(tokens=0), lambda: Point.parse("tokens=0"), lambda: Point.parse("tokens=few")):
-        with pytest.raises(PointError, match="tokens are whole numbers from 1") as caught:
+    assert str(Point(windows=64, exit=2)) == "exit=2,windows=64"
+    assert repr(Point(windows=64)) == "Point(windows=64)"
+    for refused in (lambda: Point(windows=0), lambda: Point.parse("windows=0"), lambda: Point.parse("windows=few")):
+        with pytest.raises(PointError, match="windows are whole numbers from 1") as caught:
             refused()
-        assert "tokens=64" in caught.value.cure
+        assert "windows=64" in caught.value.cure
 
 
 def test_points_made_before_a_field_was_added_equal_the_same_afterwards() -> None:
     before = [FULL, Point(exit=2), Point(width=0.5), Point(skip=0.5)]
     hashes, texts = [hash(point) for point in before], [str(point) for point in before]
-    add_field(TOKENS)
+    add_field(WINDOWS)
     try:
-        after = [Point(), Point(exit=2), Point(width=0.5), Point(skip=0.5, tokens=None)]
+        after = [Point(), Point(exit=2), Point(width=0.5), Point(skip=0.5, windows=None)]
         assert after == before
         assert [hash(point) for point in after] == hashes
         assert [str(point) for point in before] == texts
-        assert [point.tokens for point in before] == [None] * 4
-        moved = apply_to_collection((*before, Point(tokens=3)), torch.Tensor, lambda tensor: tensor + 1)
-        assert moved == (*before, Point(tokens=3))
+        assert [point.windows for point in before] == [None] * 4
+        moved = apply_to_collection((*before, Point(windows=3)), torch.Tensor, lambda tensor: tensor + 1)
+        assert moved == (*before, Point(windows=3))
     finally:
-        del FIELDS["tokens"]
-    with pytest.raises(PointError, match='no field "tokens"'):
-        Point(tokens=3)
-    with pytest.raises(AttributeError, match="no field 'tokens'"):
-        _ = before[0].tokens
+        del FIELDS["windows"]
+    with pytest.raises(PointError, match='no field "windows"'):
+        Point(windows=3)
+    with pytest.raises(AttributeError, match="no field 'windows'"):
+        _ = before[0].windows
 
 
 @pytest.mark.parametrize("name", ["full", "two words", "parse", "count", ""])
 def test_a_field_needs_a_name_of_its_own(name: str) -> None:
     with pytest.raises(PointError, match="cannot be called"):
-        add_field(Field(name, None, int, some_tokens, "", "2"))
-    assert list(FIELDS) == ["exit", "width", "layers", "skip"]
+        add_field(Field(name, None, int, some_windows, "", "2"))
+    assert list(FIELDS) == ["exit", "width", "layers", "skip", "tokens"]
 
 
 def test_a_field_is_added_once() -> None:
     with pytest.raises(PointError, match='already have a field "exit"'):
-        add_field(Field("exit", None, int, some_tokens, "", "2"))
+        add_field(Field("exit", None, int, some_windows, "", "2"))
 
 
 def test_a_field_whose_example_is_its_default_is_refused() -> None:
-    with pytest.raises(PointError, match="field tokens has default=64"):
-        add_field(Field("tokens", 64, int, some_tokens, "", "64"))
+    with pytest.raises(PointError, match="field windows has default=64"):
+        add_field(Field("windows", 64, int, some_windows, "", "64"))
 
 
 def test_an_imported_module_adds_a_field_and_its_points_cross_to_another_process(tmp_path: Path) -> None:
     """The other process has added its fields in another order, which does not matter."""
     field = "add_field(Field({!r}, None, int, lambda value: value, 'numbers', '3'))"
     (tmp_path / "ours.py").write_text(
-        f"from supple.point import Field, add_field\n{field.format('heads')}\n{field.format('tokens')}\n"
+        f"from supple.point import Field, add_field\n{field.format('heads')}\n{field.format('windows')}\n"
     )
     (tmp_path / "theirs.py").write_text(
-        f"from supple.point import Field, add_field\n{field.format('tokens')}\n{field.format('heads')}\n"
+        f"from supple.point import Field, add_field\n{field.format('windows')}\n{field.format('heads')}\n"
     )
     there = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
-    made = "import ours, pickle, sys; from supple import Point; point = Point(exit=1, tokens=7)"
+    made = "import ours, pickle, sys; from supple import Point; point = Point(exit=1, windows=7)"
     write = f"{made}; sys.stdout.buffer.write(pickle.dumps(point))"
     read = "import theirs, pickle, sys; print(pickle.loads(sys.stdin.buffer.read()))"
     sent = subprocess.run([sys.executable, "-c", write], env=there, capture_output=True, check=True).stdout
     got = subprocess.run([sys.executable, "-c", read], env=there, input=sent, capture_output=True, check=True).stdout
-    assert got.decode().strip() == "exit=1,tokens=7"
+    assert got.decode().strip() == "exit=1,windows=7"
 
 
-@pytest.mark.usefixtures("tokens")
+@pytest.mark.usefixtures("windows")
 def test_a_model_names_the_axis_that_it_does_not_have() -> None:
     with pytest.raises(PointError) as caught:
-        Exits(TwoTensors()).check("exit=1,tokens=3")
+        Exits(TwoTensors()).check("exit=1,windows=3")
     assert caught.value.cause == (
-        "this model cannot run Point(exit=1, tokens=3): it has no axis tokens, its points differ in exit."
+        "this model cannot run Point(exit=1, windows=3): it has no axis windows, its points differ in exit."
     )
     assert caught.value.cure == "Use one of its points: exit=1, exit=2, full."

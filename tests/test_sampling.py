@@ -23,7 +23,7 @@ def test_a_sandwich_has_the_smallest_the_largest_and_exactly_middle_more_in_orde
     n: int, middle: int, seed: int
 ) -> None:
     points = family(n)
-    chosen = sandwich(points, random.Random(seed), middle)
+    chosen = sandwich(points, random.Random(seed), middle=middle)
     assert chosen[0] == points[0]
     assert chosen[-1] == points[-1]
     assert len(chosen) == min(n, 2 + middle)

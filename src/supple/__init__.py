@@ -17,20 +17,33 @@ if TYPE_CHECKING:
         profile,
         prune,
         report,
+        search,
         train,
     )
     from supple.backbones._cut.cut_points import cuts
     from supple.checkpoint import Run, load
     from supple.errors import LateError, PointError, SuppleError
+    from supple.experiments.reproduction import reproduce
     from supple.inference.result import Prediction
     from supple.inference.select import predictor
     from supple.ladder import Ladder, Row
-    from supple.methods.builders import dense, exits, nested, prunable, shuffle, skip, slim, static
+    from supple.methods.builders import (
+        dense,
+        elastic,
+        exits,
+        merge_tokens,
+        nested,
+        prunable,
+        shuffle,
+        skip,
+        slim,
+        static,
+    )
     from supple.model import FlexibleModel, Output, Stage
     from supple.point import FULL, Field, Group, Point, add_field
     from supple.policy.policy import Policy
 
-__version__ = "0.8.0"
+__version__ = "0.9.0"
 __all__ = [
     "FULL",
     "Field",
@@ -53,6 +66,7 @@ __all__ = [
     "calibrate",
     "cuts",
     "dense",
+    "elastic",
     "evaluate",
     "exits",
     "export",
@@ -60,6 +74,7 @@ __all__ = [
     "fit",
     "load",
     "merge",
+    "merge_tokens",
     "nested",
     "predict",
     "predictor",
@@ -67,6 +82,8 @@ __all__ = [
     "prunable",
     "prune",
     "report",
+    "reproduce",
+    "search",
     "shuffle",
     "skip",
     "slim",
@@ -75,10 +92,11 @@ __all__ = [
 ]
 
 _HOME = {
-    "supple.api": "analyse bench calibrate evaluate export extract fit merge predict profile prune report train",
+    "supple.api": "analyse bench calibrate evaluate export extract fit merge predict profile prune report search train",
     "supple.backbones._cut.cut_points": "cuts",
-    "supple.methods.builders": "dense exits nested prunable shuffle skip slim static",
+    "supple.methods.builders": "dense elastic exits merge_tokens nested prunable shuffle skip slim static",
     "supple.checkpoint": "Run load",
+    "supple.experiments.reproduction": "reproduce",
     "supple.errors": "LateError PointError SuppleError",
     "supple.ladder": "Ladder Row",
     "supple.model": "FlexibleModel Output Stage",

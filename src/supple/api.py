@@ -9,6 +9,7 @@ run's own.
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,19 +18,21 @@ from supple.analysis import IMAGES, check_options, method_of
 from supple.analysis import analyse as run_analysis
 from supple.analysis.finding import Finding, Subject, choose
 from supple.checkpoint import Run, Source
+from supple.data.loaders import at_most
 from supple.data.preprocess import saved_preprocess
 from supple.data.registry import load as load_set
 from supple.device import device_here, device_named, placed
 from supple.errors import DataError, RecipeError
+from supple.experiments.reproduction import reproduce as reproduce
 from supple.exporting.check import scores_in_bf16
-from supple.exporting.write import Held, Wanted, number_of_graphs, precision_of, up_to_date
+from supple.exporting.write import Held, Wanted, has_all, number_of_graphs, precision_of, up_to_date
 from supple.exporting.write import export as write_graphs
 from supple.inference.bundle import Bundle, is_bundle, open_bundle
 from supple.inference.calibration import MOST
 from supple.inference.calibration import calibrate as find_policy
-from supple.inference.compare import bench_engines, time_bundle, time_model
+from supple.inference.compare import bench_engines, record, time_bundle, time_model
 from supple.inference.engines import MAX_DROP
-from supple.inference.select import EXPORTS, ROUNDS, predictor
+from supple.inference.select import EXPORTS, ROUNDS, exports_of, predictor
 from supple.ladder import Ladder
 from supple.machine import cores, machine
 from supple.methods.ranking import Ranking
@@ -54,6 +57,10 @@ from supple.recipe import Recipe, load_recipe
 from supple.reporting import write_report
 from supple.scoring import draw, evaluate_group
 from supple.scoring import evaluate as score_points
+from supple.searching.measure import Measurements, check_engine, tools_of
+from supple.searching.memory import SEARCH, Memory
+from supple.searching.search import SearchResult
+from supple.searching.search import search as search_points
 from supple.surgery.extract import extract_to
 from supple.surgery.merge import merge as merge_models
 from supple.surgery.merge import merge_to, plan_merge
@@ -66,6 +73,7 @@ from supple.training.loop import train as train_recipe
 from supple.training.propose import is_pictures, train_pictures
 
 Points = Iterable[AnyPoint] | AnyPoint | None  # None: all
+Budgets = float | str | Sequence[float | str] | None  # 5, "0.5x" of the full model, or several
 
 
 # --- make a flexible model --------------------------------------------------------------------------------------------
@@ -328,6 +336,92 @@ def _subject(opened: Opened, data: Any, images: int | None) -> Subject:
     return Subject(opened.name, opened.model, test, choose(test, images, *IMAGES[method]))
 
 
+def search(
+    source: Source,
+    data: Any = None,
+    *,
+    budget_ms: Budgets = None,
+    budget_macs: Budgets = None,
+    engine: str = "torch",
+    scored: int = 60,
+    pictures: int = 2000,
+    seed: int = 0,
+    threads: int | None = None,
+    device: str | None = None,
+    changes: Iterable[str] = (),
+    progress: bool = False,
+) -> SearchResult:
+    """The best points within budgets (5, (2, 5, 10), or "0.5x" of the full model) of measured time, of all that a model
+    can run; or, of MACs, without a clock. About a dozen that spread over the costs become its published points.
+
+    Up to `scored` points are scored on `pictures` validation samples (of a loader, on all); where there are more, the
+    rest is guessed from these, and a promising dozen measured. A budget limits the 95th percentile of the time of one
+    sample on the engine. What was measured of a run is kept in its search.json, for the next search. The run's own
+    test data, if `data` does not say otherwise, give the new points the scores in its ladder.
+    """
+    if budget_ms is not None and budget_macs is not None:
+        raise RecipeError("both --budget-ms and --budget-macs are given.", "Give one of them.")
+    targets = [*_targets("budget_ms", budget_ms), *_targets("budget_macs", budget_macs)]
+    for name, value, least in (("scored", scored, 2), ("pictures", pictures, 1)):
+        if isinstance(value, bool) or not least <= value <= 1_000_000:
+            raise RecipeError(f"--{name} is {value}.", f"Give a whole number from {least} on.")
+    opened = open_source(source, changes)
+    model, where, count = opened.model, device_here(device, opened.model), threads or cores()
+    if budget_macs is None:
+        check_engine(model, engine, where)
+    splits = opened.splits() if data is None else None
+    held = at_most(opened.data(data, "val") if splits is None else splits.val, pictures)
+    samples, given = number_of_samples(held), "data in hand" if splits is None else splits.fingerprint
+    kept = None if opened.folder is None or splits is None else opened.folder / SEARCH
+    found = Measurements(
+        tools_of(model, held, engine=engine, threads=count, device=where),
+        Memory(checkpoint.digest(model), kept),
+        samples=samples,
+        scored_on=f"{samples} samples of {given}",
+        timed_on=f"{engine}, {some(count, 'thread')}, {machine(where)}",
+        quiet=not progress,
+    )
+    result = search_points(model, found, targets, timed=budget_macs is None, scored=scored, seed=seed)
+    result.ladder.data = some(samples, "validation sample")
+    test = splits.test if splits is not None and opened.are_own(splits) else None
+    return _published(opened, result, test, where, progress)
+
+
+def _targets(kind: str, given: Budgets) -> list[Target]:
+    """`5`, `0.5x`, or several: `2,5,10`, (2, 5, 10)."""
+    if given is None:
+        return []
+    several = given.split(",") if isinstance(given, str) else given if isinstance(given, Sequence) else [given]
+    return [Target.parse(kind, str(one)) for one in several]
+
+
+def _published(opened: Opened, result: SearchResult, test: Any, device: str, progress: bool) -> SearchResult:
+    """Makes what was found the points of a model and of its run. Their times go into the ladder, and their scores on
+    test data, if there are any at hand."""
+    model, remarks, before = opened.model, [], set(opened.model.points)
+    if model.publishes:
+        checkpoint.publish(model, result.points, opened.folder)
+    gone = {str(point) for point in before - {*model.points}}
+    ladder = Ladder(row for row in model.ladder if row.point not in gone)
+    for row in cost.profile_others(model, ladder):
+        ladder.put(row)
+    new = [point for point in model.points if not any(row.score is not None for row in ladder.where(point=str(point)))]
+    if new and test is not None:
+        total = number_of_samples(test)
+        with placed(model, device), counting(total, "evaluating", quiet=not progress) as on_progress:
+            for score in score_points(model, test, new, on_progress=on_progress):
+                ladder.update(score.name, **score.facts())
+    elif new:
+        remarks.append(f"{some(len(new), 'point')} not scored on test data yet: supple evaluate {opened.name}")
+    for row in (row for row in result.rows if row.p50_ms is not None):
+        record(ladder, row)
+    opened.keep(ladder)
+    for bundle in [] if opened.folder is None else exports_of(opened.folder):
+        if not bundle.asked and not has_all(bundle, model):
+            remarks.append(f"{bundle.folder} lacks points that the run has now: remove it, and export again")
+    return replace(result, published=model.publishes, remarks=tuple(remarks))
+
+
 def report(run: Path_) -> Path:
     """Writes report.html and curve.png into a run folder."""
     return write_report(must_be_run(run))
@@ -343,6 +437,7 @@ def calibrate(
     budget_macs: float | str | None = None,
     budget_ms: float | str | None = None,
     max_drop: float | str | None = None,
+    points: Points = None,
     measure: str = "max_probability",
     keep_dominated: bool = False,
     device: str | None = None,
@@ -351,6 +446,8 @@ def calibrate(
 ) -> Policy:
     """When to stop early: the policy for a mean cost (2e6 MACs, 4 ms, or "0.5x" of the full model), or for an accuracy
     at most `max_drop` below the full model's. Half of the data decide, the other half judge: see `policy.facts`.
+    points: those that may answer, such as ["width=0.5", "full"]; None: the exits of a model that has some, else all
+    that are published. Points that are not exits of one chain are a cascade: each runs from the start.
     """
     asked = {"budget_macs": budget_macs, "budget_ms": budget_ms, "max_drop": max_drop}
     given = [Target.parse(kind, str(value)) for kind, value in asked.items() if value is not None]
@@ -366,8 +463,10 @@ def calibrate(
         cause = f"{opened.name} is for the task {model.task}, which has no confidence to calibrate."
         raise RecipeError(cause, f"Limit its time instead: supple predict {opened.name} FILE --deadline-ms 50.")
     where = device_here(device, model)
+    named = None if points is None else opened.points(points)
     held, seed = opened.data(data, "val"), opened.recipe.train.seed
-    how: dict[str, Any] = {"measure": measure, "keep_dominated": keep_dominated, "seed": seed, "device": where}
+    how: dict[str, Any] = {"points": named, "measure": measure, "keep_dominated": keep_dominated}
+    how |= {"seed": seed, "device": where}
     with counting(min(number_of_samples(held), MOST), "calibrating", quiet=not progress) as on_progress:
         model.policy = find_policy(model, held, given[0], **how, on_progress=on_progress)
     if opened.folder is not None:

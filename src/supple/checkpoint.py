@@ -21,7 +21,7 @@ from supple.files import as_bytes, as_shape, sha256, staged, write
 from supple.ladder import Ladder
 from supple.machine import versions
 from supple.model import FlexibleModel
-from supple.point import Point
+from supple.point import AnyPoint, Point
 from supple.policy.policy import POLICY, Policy, run_policy
 from supple.recipe import Recipe, make_recipe
 
@@ -140,6 +140,8 @@ def load(folder: str | PathLike[str], factory: Callable[[], FlexibleModel] | Non
         shape, classes = as_shape(manifest["input_shape"]), tuple(manifest["classes"])
         model = _untrained(folder, recipe, len(classes), shape) if factory is None else factory()
         model.input_shape, model.recipe = shape, recipe
+        if factory is not None and model.publishes:
+            model.publish(map(Point.parse, manifest["points"]))
         model.add_points(Point.parse(text) for text in manifest["settled"])
         model.classes, model.task = classes, manifest["task"]
         saved = manifest["preprocess"]
@@ -242,6 +244,19 @@ def changed(recipe: dict[str, Any], changes: Iterable[str], where: str = "recipe
     if any(change.startswith("data.root=") for change in changes):
         changes += ["data.fingerprint=null", "data.classes=null"]
     return make_recipe(recipe, changes, where, partial=True)
+
+
+def publish(model: FlexibleModel, points: Iterable[AnyPoint], folder: Path | None = None) -> None:
+    """Gives a model, and the run that it came from, other published points. The weights, and their digest, stay."""
+    model.publish(points)
+    names = [str(point) for point in model.points]
+    if model.recipe is not None and model.recipe.method:
+        model.recipe = model.recipe.model_copy(update={"method": {**model.recipe.method, "points": tuple(names)}})
+    if folder is not None:
+        manifest = read_manifest(folder)
+        if manifest["recipe"].get("method"):
+            manifest["recipe"]["method"]["points"] = names
+        write(folder / MANIFEST, json.dumps({**manifest, "points": names}, indent=1))
 
 
 def load_ladder(folder: Path) -> Ladder:

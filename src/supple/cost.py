@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.flop_counter import FlopCounterMode
 
 from supple.ladder import Row
@@ -51,6 +52,34 @@ def mean_macs(model: FlexibleModel, points: Sequence[Point]) -> int:
     return round(sum(each[point] for point in points) / len(points))
 
 
+class PointCosts:
+    """The MACs of points, counted when first asked for: what puts mixed points into the order of their costs."""
+
+    def __init__(self) -> None:
+        self._known: dict[Point, int] = {}
+        self._bare: FlexibleModel | None = None  # the model without weights
+
+    def macs(self, model: FlexibleModel, point: Point) -> int:
+        if point not in self._known:
+            if self._bare is None:
+                self._bare = on_meta(model)
+            bare, x = self._bare, meta_input(model)
+            with _disable_current_modes():  # a run that is being counted may ask for this: it is no part of that count
+                self._known[point] = count_macs(lambda: next(bare.run(x, (point,))))
+        return self._known[point]
+
+    def __deepcopy__(self, memo: object) -> "PointCosts":
+        return PointCosts()  # the copy may become another network
+
+
+def profile_others(model: FlexibleModel, known: Iterable[Row], points: Iterable[AnyPoint] | None = None) -> list[Row]:
+    """Only those points that no known row is of: counting all of a large network takes seconds."""
+    names = {row.point for row in known}
+    asked = (*model.points, *model.settled) if points is None else points
+    missing = [point for point in asked if str(point) not in names]
+    return profile(model, missing) if missing else []
+
+
 def costly_points(rows: Sequence[Row]) -> list[str]:
     """A warning for each point that costs more than the full model, unless its samples decide what they cost."""
     full = next((row.macs for row in rows if row.point == str(FULL)), None)
@@ -74,7 +103,7 @@ def profile(model: FlexibleModel, points: Iterable[AnyPoint] | None = None) -> l
         if isinstance(module, nn.BatchNorm2d):  # nothing that is counted, but most of the time of a run on meta
             module.forward = lambda input: input  # type: ignore[method-assign]
     rows = []
-    for point in model.order(points if points is not None else (*model.points, *model.settled)):
+    for point in model.offered if points is None else model.order(points):
         passed = [p for p in model.points if model.rank(p) <= model.rank(point)]
         branch = model.branch(point)
         macs = count_macs(lambda point=point: model(x, point))  # type: ignore[misc]

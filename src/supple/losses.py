@@ -128,8 +128,8 @@ def distill_objective(
 ) -> Objective:
     """Cross-entropy of every point and, if wanted, distillation from larger points to smaller ones.
 
-    Outputs of all or some of `points` are matched by point.
-    An output of another point (one drawn from a group) learns from the labels alone.
+    Outputs of all or some of `points` are matched by point. Where another point is among them (one that was drawn),
+    they are taken as they come, cheapest first: a scheme is applied to just these, other teachers to none.
     """
     if not 0 <= lam <= 1 or tau <= 0 or not 0 <= smoothing < 1 or warmup < 0:
         cure = "lam lies in 0..1, tau is above 0, smoothing in 0..1 (below 1), warmup not below 0."
@@ -144,9 +144,8 @@ def distill_objective(
 
     def objective(outputs: Sequence[Output], target: Tensor) -> Tensor:
         if any(output.point not in places for output in outputs):
-            return distill(
-                [o.logits.float() for o in outputs], target, teach_from("none", len(outputs)), 0, 1, kind, smoothing
-            )
+            drawn = teach_from(teachers if isinstance(teachers, str) else "none", len(outputs))
+            return distill([o.logits.float() for o in outputs], target, drawn, lam, tau, kind, smoothing)
         ordered = sorted(outputs, key=lambda output: places[output.point])
         chosen = [places[output.point] for output in ordered]
         shares = [weights[place] for place in chosen] if weights else None

@@ -5,7 +5,8 @@ flight at once. A method (see `methods/`) writes `points`, `run` and `plain`; th
 methods can do (layers to merge, scores to prune by) is declared here too, with defaults that say no.
 """
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+import random
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -70,6 +71,7 @@ class FlexibleModel(nn.Module):
     groups: dict[str, Group]
     sampled: tuple[str, ...] = ()  # groups that `train.sample` may name: one of their points in each step
     settled: tuple[Point, ...] = ()  # further points that `settle` made room for
+    publishes: bool = False  # whether its `points` may be others of those that it can run: see `publish`
     settles_on: str = "training"  # the images that `settle` is to be given: training or validation
     input_shape: Shape | None = None  # of one sample; set when the model is built from a recipe
     task: str = "classes"  # a key of supple.tasks.TASKS
@@ -120,6 +122,22 @@ class FlexibleModel(nn.Module):
         """Where a checked point comes in execution order. Default: its place in `points`."""
         return (*self.points, *self.settled).index(point)
 
+    def draw(self, rng: random.Random) -> Point | None:
+        """A random one of all points that it can run, published or not. Default: None, there are only `points`."""
+        return None
+
+    def mixtures(self) -> Iterator[Point]:
+        """All points that it can run, one after the other: there may be millions. Default: there are only `points`."""
+        yield from dict.fromkeys((*self.points, *self.settled))
+
+    def layers_run(self, point: Point) -> tuple[int, ...]:
+        """The layers that a checked point runs, where points differ in them. Default: those that it names."""
+        return point.layers or ()
+
+    def publish(self, points: Iterable[AnyPoint]) -> None:
+        """Makes others of the points that it can run its `points`. Default: refused, there are no others."""
+        raise PointError(f"the points of a {type(self).__name__} are fixed.", "Use those that it has.")
+
     def penalty(self, outputs: Sequence[Output]) -> Tensor:
         """The method's own loss term. Default: none."""
         return outputs[0].logits.new_zeros(())
@@ -127,6 +145,11 @@ class FlexibleModel(nn.Module):
     def no_weight_decay(self) -> Iterable[nn.Parameter]:
         """Parameters that weight decay leaves alone. Default: none."""
         return ()
+
+    def rates(self) -> Mapping[str, float]:
+        """Factors of the rate for parameters, by name, that learn best at another one. Default: as the network says."""
+        own = getattr(self.backbone, "rates", None)
+        return {f"backbone.{name}": factor for name, factor in own.items()} if isinstance(own, Mapping) else {}
 
     def num_phases(self) -> int:
         """How many trainings follow one another, each with its own epochs and optimizer. Default: one."""
@@ -143,6 +166,12 @@ class FlexibleModel(nn.Module):
         """Makes room for further points (no statistics yet: `settle` finds them, a checkpoint brings them)."""
         for point in points:
             self.check(point)
+
+    def start(self, fresh: Sequence[str]) -> None:
+        """Once before training, when the weights that it starts from are there; fresh: names of those still random."""
+
+    def refresh(self) -> None:
+        """After parts of the network were replaced: forgets whatever was made from the old ones. Default: nothing."""
 
     def settle(self, loader: Batches, points: Iterable[AnyPoint] = ()) -> None:
         """Once after training: what must be computed from data, such as norm statistics for more widths."""
@@ -211,6 +240,13 @@ class FlexibleModel(nn.Module):
         known = [point.chosen() for point in (*self.points, *self.settled)]
         return tuple(name for name in FIELDS if any(name in chosen for chosen in known))
 
+    @property
+    def offered(self) -> list[Point]:
+        """The points that it answers at where nobody names others, in execution order: those that are published or
+        settled, and those of its policy."""
+        named = () if self.policy is None else self.policy.points
+        return self.order((*self.points, *self.settled, *named))
+
     def check(self, point: AnyPoint) -> Point:
         """The canonical spelling of a point this model can run; PointError says what is possible instead."""
         given = as_point(point)
@@ -231,7 +267,9 @@ class FlexibleModel(nn.Module):
         if isinstance(points, (Point, str)) or not isinstance(points, Iterable):
             points = (points,)
         checked = [self.check(point) for point in points]
-        return sorted(set(checked), key=self.rank) if len(checked) > 1 else checked
+        if len(checked) < 2:
+            return checked
+        return sorted(set(checked), key=lambda point: (self.rank(point), point == FULL, str(point)))
 
     @overload
     def forward(self, x: Any, point: AnyPoint = FULL) -> Tensor: ...

@@ -59,7 +59,7 @@ class Opened:
     def points(self, wanted: Iterable[AnyPoint] | AnyPoint | None) -> list[Point]:
         """The points asked for, in execution order; None: all."""
         if wanted is None:
-            return self.model.order((*self.model.points, *self.model.settled))
+            return self.model.offered
         wanted = [wanted] if isinstance(wanted, (str, Point)) else [*wanted]
         for text in wanted:
             if isinstance(text, str) and text in self.model.groups:
@@ -91,12 +91,18 @@ class Opened:
         if given is not None or not self.changes:
             named = str(given) if isinstance(given, (str, os.PathLike)) else "the data given"
             return self.data(given, "test"), None if given is None else named
-        splits, before = self.splits(), self.recipe_as_trained.data
-        moved = all(change.partition("=")[0] in MOVES for change in self.changes)
-        if moved and splits.fingerprint == before.fingerprint:
+        splits = self.splits()
+        if self.are_own(splits):
             return splits.test, None
         root = self.recipe.data.model_dump().get("root")
         return splits.test, str(root or ", ".join(self.changes))
+
+    def are_own(self, splits: Splits) -> bool:
+        """Whether these are the samples that the run was trained on and is scored on, wherever they lie now."""
+        if not self.changes:
+            return True
+        moved = all(change.partition("=")[0] in MOVES for change in self.changes)
+        return moved and splits.fingerprint == self.recipe_as_trained.data.fingerprint
 
     def parts(self, given: Any) -> tuple[Any, Any, Any]:
         """For training, validation and test: the parts of a path or of the run; what else is given is all three."""

@@ -83,6 +83,8 @@ class Point(tuple[Any, ...]):
         def layers(self) -> tuple[int, ...] | None: ...
         @property
         def skip(self) -> float | None: ...
+        @property
+        def tokens(self) -> int: ...
 
         def __new__(
             cls,
@@ -90,6 +92,7 @@ class Point(tuple[Any, ...]):
             width: float = 1.0,
             layers: Iterable[int] | None = None,
             skip: float | None = None,
+            tokens: int = 0,
             **added: Any,
         ) -> "Point": ...
     else:
@@ -208,6 +211,10 @@ def _skip(value: Any) -> float | None:
     return None if value is None else float(value)
 
 
+def _tokens(value: Any) -> int:
+    return 0 if value == 0 and not isinstance(value, bool) else _whole_number(value)
+
+
 def _parse_layers(text: str) -> tuple[int, ...]:
     _valid(re.fullmatch(r"\d+(-\d+)*", text) is not None)
     return tuple(int(layer) for layer in text.split("-"))
@@ -219,10 +226,12 @@ def _write_layers(layers: tuple[int, ...]) -> str:
 
 # exit: stop at this exit; None: the last. width: share of channels or dimensions kept.
 # layers: these layers in this order; None: all, in order. skip: a sample skips a layer whose gate is below this.
+# tokens: so many are merged in every layer.
 add_field(Field("exit", None, int, _exit, "exits are whole numbers from 1", "2"))
 add_field(Field("width", 1.0, float, _width, "widths lie above 0 and up to 1", "0.5"))
 add_field(Field("layers", None, _parse_layers, _layers, "layers are whole numbers from 1", "3-1-7", _write_layers))
 add_field(Field("skip", None, float, _skip, "thresholds lie between 0 and 1", "0.5"))
+add_field(Field("tokens", 0, int, _tokens, "tokens merged in a layer are whole numbers from 0", "8"))
 
 FULL = Point()
 

@@ -22,6 +22,7 @@ from supple.text import did_you_mean, nearest, one_line
 T = TypeVar("T", bound=BaseModel)
 STRICT = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
 LARGEST = 1_000_000  # bytes of a recipe file
+EXPERIMENTS = "claims"  # the folder of those files that declare many trainings: see experiments/
 GIVEN = ("num_classes", "in_channels", "input_shape", "epoch")  # keyword arguments that data or the loop decide
 # Settings that have settings of their own.
 NESTED = (("method", "branch"), ("backbone", "args"), ("train", "optimizer"), ("train", "schedule"))
@@ -119,13 +120,29 @@ class Recipe(BaseModel):
 def load_recipe(name: str | os.PathLike[str], changes: Iterable[str] = (), *, partial: bool = False) -> Recipe:
     """Reads a recipe file and applies changes such as `train.epochs=3`. partial: see `make_recipe`."""
     path = find_recipe(name)
+    document = read_document(path)
+    if isinstance(document, dict) and "claims" in document and "arms" in document:
+        cure = f"Run it: supple reproduce {path.stem}. Recipes: supple list --recipes."
+        raise RecipeError(f"{path} declares an experiment of many trainings, not one.", cure)
+    return make_recipe(document, changes, str(path), partial=partial)
+
+
+def read_document(path: Path) -> Any:
+    """What a YAML file holds, as plain data."""
     try:
-        document = _parse(_read(path))
+        return _parse(_read(path))
     except ValueError as error:
         raise RecipeError(
             f"{path} is not valid YAML: {one_line(error)}.", "See recipes/pocket/ for examples."
         ) from None
-    return make_recipe(document, changes, str(path), partial=partial)
+
+
+def with_changes(document: Mapping[str, Any], changes: Iterable[str]) -> dict[str, Any]:
+    """A copy of a recipe as plain data with changes such as `train.epochs=3`, not checked yet."""
+    changed = dict(document)
+    for change in changes:
+        _change(changed, change)
+    return changed
 
 
 def make_recipe(document: Any, changes: Iterable[str] = (), where: str = "recipe", *, partial: bool = False) -> Recipe:
@@ -139,9 +156,7 @@ def make_recipe(document: Any, changes: Iterable[str] = (), where: str = "recipe
 
     if not isinstance(document, dict):
         raise RecipeError(f"{where} has no sections.", f"A recipe has: {', '.join(Recipe.model_fields)}.")
-    document = {"loss": {"name": "distill"}, "train": {}, **document}
-    for change in changes:
-        _change(document, change)
+    document = with_changes({"loss": {"name": "distill"}, "train": {}, **document}, changes)
     unknown = [key for key in document if key not in Recipe.model_fields]
     if unknown:
         raise RecipeError(f'{where}: unknown key "{unknown[0]}".', did_you_mean(str(unknown[0]), Recipe.model_fields))

@@ -163,6 +163,18 @@ def test_the_classifier_reads_the_class_token_alone():
     assert torch.equal(net.head(state), net.classifier(net.norm(state[:, 0])))
 
 
+def test_the_initial_scale_is_that_of_class_token_and_positions_alone():
+    made = []
+    for settings in ({}, {"init_std": 1.0}, {"init_std": 0.02}):
+        torch.manual_seed(0)
+        made.append(VitCifar(num_classes=10, **settings).state_dict())
+    usual, one, small = made
+    for name, value in one.items():
+        assert torch.equal(usual[name], value)  # as in the paper: N(0, 1)
+        assert torch.equal(small[name], 0.02 * value if name in ("token", "positions") else value)
+    assert one["positions"].std().item() == pytest.approx(1, abs=0.02)  # of 65 * 384 values
+
+
 def test_both_stems_give_a_token_for_every_patch_and_one_more():
     for stem in ("patch", "conv"):
         net = VitCifar(num_classes=2, width=24, mlp=5, heads=2, layers=1, grid=4, stem=stem, input_shape=(3, 16, 16))
@@ -179,6 +191,7 @@ def test_both_stems_give_a_token_for_every_patch_and_one_more():
         ({"grid": 5}, "backbone.grid is 5, which does not divide images of 32x32"),
         ({"dropout": 1.0}, "backbone.dropout is 1.0"),
         ({"dropout": -0.1}, "backbone.dropout is -0.1"),
+        ({"init_std": 0}, "backbone.init_std is 0"),
         ({"stem": "conv", "grid": 32}, "patches are 1x1"),
         ({"stem": "conv", "grid": 8, "input_shape": (3, 48, 48)}, "patches are 6x6"),
     ],

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import supple.training.loop
-from supple.data.loaders import as_batches
+from supple.data.loaders import as_batches, at_most
 from supple.errors import CheckpointError, DataError, RecipeError
 from supple.methods import build
 from supple.sampling import generator
@@ -168,6 +168,18 @@ def test_scores_do_not_depend_on_the_kind_of_data(data):
     for score, point in zip(scores, net.points, strict=True):
         assert score.n == N
         assert score.score == pytest.approx((net(X, point).argmax(1) == Y).double().mean().item())
+
+
+@pytest.mark.parametrize("data", [Own(), TensorDataset(X, Y)])
+def test_some_samples_are_drawn_always_the_same_and_none_twice(data):
+    some, again = (torch.cat([x for x, _, _ in as_batches(at_most(data, 7)).in_order(3)]) for _ in range(2))
+    assert torch.equal(some, again)
+    places = [next(place for place in range(N) if torch.equal(X[place], x)) for x in some]
+    assert len(set(places)) == 7
+    assert places != list(range(7)), "the first ones may be all of one class"
+    assert at_most(data, N) is data
+    loader = DataLoader(data, 4) if isinstance(data, Dataset) else None
+    assert loader is None or at_most(loader, 7) is loader
 
 
 def test_a_torch_data_set_draws_the_same_for_the_same_batch():

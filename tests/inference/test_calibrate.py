@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 
@@ -12,16 +13,20 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, TensorDataset
 
+import supple
 from supple import FULL, Point, checkpoint, load
+from supple.cli.calibrate import SEPARATOR
 from supple.cost import profile
 from supple.data.images import ImageSet
 from supple.data.parts import labelled
-from supple.errors import CheckpointError, DataError, RecipeError
-from supple.inference.calibration import _remark, calibrate, counted_costs
+from supple.errors import CheckpointError, DataError, PointError, RecipeError, SuppleError
+from supple.inference.calibration import _remark, calibrate, candidates, counted_costs
 from supple.inference.select import of_model
+from supple.model import FlexibleModel
 from supple.policy.fitting import Fitted, Outcome, Target, evaluate_policy
 from supple.policy.policy import Policy, stop_above
 from supple.training.build import data_of, load_data
+from test_contract import make
 from tiny import tiny_recipe
 
 
@@ -141,6 +146,130 @@ def test_widths_can_be_calibrated_too(command, slim_copy):
     assert document["achieved"]["cost"] <= document["full_cost"]
 
 
+# --- cascades ---------------------------------------------------------------------------------------------------------
+
+NARROW = Point(width=0.5)
+
+
+@pytest.fixture(scope="module")
+def elastic() -> FlexibleModel:
+    """Exits at two widths."""
+    return make("elastic", "fastnet")
+
+
+@pytest.fixture(scope="module")
+def samples(elastic) -> TensorDataset:
+    """Labels that the full model gets right, save every tenth."""
+    x = torch.randn(80, *elastic.input_shape, generator=torch.Generator().manual_seed(5))
+    with torch.no_grad():
+        labels = elastic(x).argmax(1)
+    labels[::10] = (labels[::10] + 1) % len(elastic.classes)
+    return TensorDataset(x, labels)
+
+
+@pytest.mark.parametrize("backbone", ["fastnet", "vit"])
+def test_points_that_are_not_exits_of_one_chain_cost_the_sum(backbone):
+    model = make("elastic", backbone)
+    counted, macs = counted_costs(model), {row.point: row.macs for row in profile(model)}
+    small, narrow, full = macs["exit=1,width=0.5"], macs["width=0.5"], macs["full"]
+    assert counted((NARROW, FULL)) == [narrow, narrow + full]
+    mixed = (Point(exit=1, width=0.5), NARROW, FULL)  # of one width, but no chain of graphs: each from the start
+    assert counted(mixed) == [small, small + narrow, small + narrow + full]
+    exits = (Point(exit=1), FULL)  # the full width's are the chain: they share what is before the exit
+    assert counted(exits)[0] == macs["exit=1"]
+    assert full <= counted(exits)[1] < macs["exit=1"] + full
+
+
+def test_who_may_answer_where_nobody_is_named(exits_run, slim_run, elastic):
+    assert candidates(load(exits_run)) == load(exits_run).points
+    assert candidates(load(slim_run)) == load(slim_run).points
+    assert candidates(elastic) == tuple(stage.point for stage in elastic.stages())
+    assert {point.width for point in candidates(elastic)} == {1.0}
+    with pytest.raises(PointError, match="single point"):
+        candidates(make("static", "resnet_v1"))
+
+
+def test_points_are_put_in_order_and_only_they_answer(elastic, samples):
+    policy = supple.calibrate(elastic, samples, points=["full", "width=0.5", "exit=1,width=0.5"], budget_macs="5x")
+    rows = policy.facts["exits"]
+    assert [row["point"] for row in rows] == ["exit=1,width=0.5", "width=0.5", "full"]
+    assert set(map(str, policy.points)) <= {row["point"] for row in rows}
+    assert candidates(elastic, [FULL, NARROW, "width=0.5"]) == (NARROW, FULL)
+
+
+def test_the_cost_of_a_calibrated_cascade_is_what_its_samples_pay(elastic, samples):
+    macs = {row.point: row.macs for row in profile(elastic)}
+    policy = calibrate(
+        elastic, samples, Target.parse("budget_macs", "0.9x"), points=(NARROW, FULL), keep_dominated=True
+    )
+    assert policy.points == (NARROW, FULL)
+    for half in ("expected", "achieved"):
+        narrow, full = (row[half] for row in policy.facts["exits"])
+        paid = narrow * macs["width=0.5"] + full * (macs["width=0.5"] + macs["full"])
+        assert policy.facts[half]["cost"] == pytest.approx(paid)
+    assert 0 < policy.shares[1] < 1
+    assert policy.facts["full_cost"] == macs["full"]
+
+
+def test_without_full_the_largest_named_answers_what_is_left_and_is_held_against_full(elastic, samples):
+    named = (Point(exit=1, width=0.5), NARROW)
+    policy = calibrate(elastic, samples, Target.parse("budget_macs", "5x"), points=named, keep_dominated=True)
+    assert set(policy.points) <= set(named)
+    x, labels = samples.tensors
+    with torch.no_grad():
+        right = float((elastic(x).argmax(1) == labels).float().mean())
+    halves = (policy.facts["expected"], policy.facts["achieved"])
+    assert sum(half["n"] * half["full_accuracy"] for half in halves) == pytest.approx(80 * right)
+    assert [row["looked_at"] for row in policy.facts["exits"]][-1] is False
+
+
+@pytest.mark.parametrize(
+    ("named", "words"),
+    [
+        (["width=0.3", "full"], "it has the widths 0.5, 1"),
+        (["skip=0.5", "full"], "no axis skip"),
+        (["thin=1", "full"], "not a valid point"),
+        (["width=0.5"], "width=0.5 alone is named"),
+        ("width=0.5", "width=0.5 alone is named"),
+        ([], "no point is named"),
+    ],
+)
+def test_points_that_cannot_be_chosen_from_are_refused(elastic, samples, named, words):
+    with pytest.raises(SuppleError, match=words) as caught:
+        supple.calibrate(elastic, samples, points=named, max_drop=0.1)
+    assert caught.value.cure
+
+
+def test_a_point_that_costs_no_less_than_the_full_model_is_refused():
+    with pytest.raises(PointError, match=r"layers=4-3-2-1 costs no less than the full model"):
+        candidates(make("shuffle", "vit"), ["layers=1-2", "layers=4-3-2-1"])
+
+
+def test_a_budget_in_ms_times_the_cascade(elastic, samples):
+    """Also where a point is not published: its graph is made for that."""
+    model = make("elastic", "vit")
+    point = Point(width=0.5, layers=(1, 2, 4))
+    assert point not in model.points
+    policy = calibrate(model, samples, Target.parse("budget_ms", "10x"), points=(point, FULL), keep_dominated=True)
+    assert set(policy.points) <= {point, FULL}
+    assert policy.facts["unit"] == "ms"
+    assert policy.facts["achieved"]["cost"] > 0
+
+
+def test_the_command_takes_points_with_semicolons_or_spaces(command, slim_copy):
+    for text in ("full;width=0.5", " width=0.5 ; full;", "full width=0.5"):
+        said = command("calibrate", slim_copy, "--points", text, "--budget-macs", "1x", "--json")
+        assert [row["point"] for row in said.json["exits"]] == ["width=0.5", "full"]
+    told = command("calibrate", slim_copy, "--points", "width=0.5;full", "--budget-macs", "1x").out.splitlines()
+    assert [line.split()[0] for line in told[2:5]] == ["point", "width=0.5", "full"]
+    assert [line.split()[0] for line in told[7:9]] == ["expected", "achieved"]
+
+
+def test_a_comma_belongs_to_a_point_whatever_is_around_it():
+    split = lambda text: [Point.parse(part) for part in re.split(SEPARATOR, text)]
+    assert split("exit=1, width=0.5;full") == split("exit=1 ,width=0.5 full") == [Point(exit=1, width=0.5), FULL]
+
+
 # --- milliseconds -----------------------------------------------------------------------------------------------------
 
 
@@ -207,7 +336,7 @@ def test_an_accuracy_that_only_the_full_model_keeps_is_said_so(command, exits_co
     said = command("calibrate", exits_copy, "--max-drop", "0")
     document = document_of(exits_copy)
     if document["points"] == ["full"]:
-        assert "Only the full model keeps" in said.out
+        assert "Nothing cheaper than the full model keeps" in said.out
         assert document["achieved"]["cost"] == document["full_cost"]
     assert document["achieved"]["cost"] <= document["full_cost"]
 
@@ -229,6 +358,13 @@ def test_an_accuracy_that_only_the_full_model_keeps_is_said_so(command, exits_co
         (("--budget-macs", "10"), ("10 MACs", "below the cheapest possible")),
         (("--budget-macs", "1x", "--measure", "mood"), ("--measure", '"mood"', "entropy")),
         (("train.lr=1", "--budget-macs", "1x"), ("train.lr=1", "Only data.*")),
+        (("--points", "exit=9;full", "--budget-macs", "1x"), ("exit=9", "3 exits", "exit=1 to exit=3")),
+        (("--points", "width=0.5;full", "--budget-macs", "1x"), ("no axis width", "exit=1, exit=2, full")),
+        (("--points", "exits=1;full", "--budget-macs", "1x"), ('"exits=1"', "exit=2")),
+        (("--points", "exit=1,full", "--budget-macs", "1x"), ('"exit=1,full"', "exit=2")),
+        (("--points", "exit=1", "--budget-macs", "1x"), ("exit=1 alone is named", "exit=1;full")),
+        (("--points", "full;exit=3", "--budget-macs", "1x"), ("full alone is named", "exit=1;full")),
+        (("--points", " ; ", "--budget-macs", "1x"), ("no point is named", "exit=1;full")),
     ],
 )
 def test_a_wrong_request_is_refused_and_nothing_is_written(command, exits_copy, words, named):

@@ -95,6 +95,7 @@ def test_a_model_in_hand_is_left_where_it_is(exits_run):
         ("calibrate", "--budget-macs", "0.7x"),
         ("bench",),
         ("bench", "--engine", "all"),
+        ("search", "--budget-ms", "5"),
         ("predict", "x.png"),
     ],
 )

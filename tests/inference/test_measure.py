@@ -22,6 +22,18 @@ def test_every_call_is_made_once_per_round_in_turn(rounds: int, seconds: float, 
         assert 0 <= measured.p50_ms <= measured.p95_ms <= measured.p99_ms
 
 
+def test_where_another_runtime_begins_the_last_one_comes_to_rest_and_the_first_call_is_not_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    order: list[str] = []
+    clock = SimpleNamespace(perf_counter=lambda: 0.0, sleep=lambda seconds: order.append("."))
+    monkeypatch.setattr(clock_module, "time", clock)
+    calls = {name: lambda name=name: order.append(name) for name in "abc"}
+    times = interleave(calls, 5, runtimes={"a": "one", "b": "one", "c": "two"})
+    assert "".join(order) == "aabbcc" + ".aab.cc" * 5
+    assert {measured.calls for measured in times.values()} == {5}
+
+
 @pytest.fixture
 def sleep(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Moves the clock that `interleave` reads; nothing else does."""

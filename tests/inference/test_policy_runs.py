@@ -15,6 +15,7 @@ from supple.inference.select import of_model
 from supple.model import FlexibleModel
 from supple.policy.policy import Policy, stop_above
 from supple.training.build import data_of
+from test_contract import make
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +132,39 @@ def test_a_policy_runs_on_widths_too_where_every_point_starts_anew(slim_run):
     assert 0 < sum(exits) < 16
     for i, place in enumerate(exits):
         assert_close(logits[i], slim(images[i : i + 1], slim.points[place])[0], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("backbone", "names"),
+    [
+        ("fastnet", ("width=0.5", "full")),
+        ("fastnet", ("exit=1,width=0.5", "exit=2,width=0.5", "exit=2", "full")),
+        ("vit", ("exit=1", "width=0.5,tokens=2", "layers=1-2-3", "full")),
+    ],
+)
+def test_a_cascade_answers_each_image_as_the_point_does_that_was_sure_of_it(backbone, names, monkeypatch):
+    elastic = make("elastic", backbone)
+    x = torch.randn(24, *elastic.input_shape, generator=torch.Generator().manual_seed(2))
+    points = elastic.order(names)
+    assert [str(point) for point in points] == list(names)
+    with torch.no_grad():
+        logits = [output.logits for output in elastic(x, points)]
+    levels = [one.softmax(1).amax(1).median().item() + 1e-4 for one in logits[:-1]]
+    cascade = Policy(tuple(points), tuple(levels), (1.0,) * len(points))
+    expected = []
+    for i in range(24):
+        stops = [bool(cascade.stops(place, one[i : i + 1].numpy())[0]) for place, one in enumerate(logits)]
+        expected.append(stops.index(True))
+    made = of_model(elastic, 1)
+    ran, run = [], made.engine.run
+    monkeypatch.setattr(
+        made.engine, "run", lambda graph, state: ran.append((graph, len(state[0]))) or run(graph, state)
+    )
+    exits, found = reached(made, x, cascade)
+    assert exits == expected
+    assert len(set(exits)) > 1
+    assert_close(found, torch.stack([logits[place][i] for i, place in enumerate(exits)]), atol=1e-4, rtol=1e-4)
+    assert ran == [(name, sum(e >= place for e in exits)) for place, name in enumerate(names)]  # those not sure, whole
 
 
 def test_a_forced_stop_takes_the_same_way_and_ends_where_it_is_told(predictor, images, policy):

@@ -514,3 +514,80 @@ def test_without_a_static_graph_the_chain_answers():
 def test_a_point_of_the_policy_that_the_chain_does_not_answer_is_passed():
     made = predictor(Chain(1, 1, 1), policy=Policy((Point(exit=9), *EXITS), (0.9,) * 3, (1.0,) * 4, shares=(0.25,) * 4))
     assert ask(made, confident=True).point == "exit=1"
+
+
+# --- cascades beside a chain ------------------------------------------------------------------------------------------
+
+NARROW = Point(width=0.5)
+CASCADE = Policy((NARROW, FULL), (0.9,), (1.0, 1.0), shares=(0.8, 0.2))
+
+
+class Both(Chain):
+    """The chain, and a narrow network of so many ms, which is sure or not."""
+
+    def __init__(self, narrow: float, *ms: float, sure: bool = True) -> None:
+        super().__init__(*ms)
+        self.narrow, self.sure = narrow, sure
+
+    def run(self, graph, state):
+        if graph != "narrow":
+            return super().run(graph, state)
+        self.ran.append("narrow")
+        self.now += self.narrow / 1000
+        return (np.array([[5.0 if self.sure else 0.1, 0.0, 0.0]] * len(state[0]), np.float32),)
+
+
+def both(engine: Both, **settings) -> Predictor:
+    graphs = Graphs({"width=0.5": "narrow", **{name: name for name in NAMES}}, STAGES)
+    return predictor(engine, graphs=graphs, **settings)
+
+
+def test_a_cascade_runs_a_small_point_and_the_large_one_from_the_start_for_those_not_sure():
+    engine = Both(1, 5, 5, 5)
+    made = both(engine, policy=CASCADE)
+    answer = ask(made, confident=True)
+    assert (engine.ran, answer.point, answer.reason) == (["narrow"], "width=0.5", "confident")
+    engine.ran.clear()
+    engine.sure, before = False, engine.now
+    answer = ask(made, confident=True)
+    assert (engine.ran, answer.point, answer.reason) == (["narrow", 2], "full", "full")  # the graph of full, alone
+    assert 1000 * (engine.now - before) == pytest.approx(1 + 15)  # the sum
+
+
+def test_deadlines_and_a_least_confidence_stay_on_the_chain_and_know_its_times():
+    engine = Both(100, 1, 1, 60)  # the narrow one takes longer than the first exits, whose times must stay their own
+    made = both(engine, policy=CASCADE)
+    for _ in range(20):
+        ask(made, confident=True)
+    engine.ran.clear()
+    answer = ask(made, deadline_ms=30)
+    assert (engine.ran, answer.point) == ([0, 1], "exit=2")
+    engine.ran.clear()
+    assert ask(made, min_confidence=0.9).point == "exit=1"
+    assert engine.ran == [0]
+
+
+def test_where_a_cascade_saves_nothing_its_last_point_answers_as_one_graph():
+    engine = Both(14, 5, 5, 5)  # expected: 14 + 0.2 x 15 = 17 ms; full alone takes 15
+    answer = ask(both(engine, policy=CASCADE), confident=True)
+    assert (engine.ran, answer.point, answer.reason) == ([2], "full", "full")
+
+
+def test_exits_and_a_cascade_on_one_predictor_each_go_their_way():
+    engine = Both(1, 5, 5, 5, sure=False)
+    made = both(engine, policy=POLICY)
+    assert [one.point for one in made.walk((X,), CASCADE)] == ["full"]
+    assert engine.ran == ["narrow", 2]
+    engine.ran.clear()
+    assert ask(made, confident=True).point == "exit=1"
+    assert engine.ran == [0]
+
+
+def test_a_policy_of_exits_stays_on_the_chain_also_where_a_head_was_left_out():
+    graphs = Graphs({"width=0.5": "narrow", **{name: name for name in NAMES}}, STAGES)
+    less = graphs.leave_out(set(), {"exit=1"})  # alone, exit=1 still answers
+    assert less.stages_for(EXITS) == less.stages
+    assert graphs.stages_for(EXITS) == graphs.stages_for((Point(exit=9), *EXITS)) == STAGES
+    assert [stage.head for stage in graphs.stages_for((NARROW, *EXITS))] == ["narrow", *NAMES]
+    assert [stage.point for stage in Graphs(graphs.points).stages_for((EXITS[0], FULL))] == ["exit=1", "full"]
+    assert graphs.leave_out({"width=0.5"}, set()).stages_for((NARROW, FULL)) == (Stage(None, "full", "full"),)

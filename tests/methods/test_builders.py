@@ -38,6 +38,12 @@ BUILT: dict[str, tuple[Any, dict[str, Any], list[str]]] = {  # by builder: a net
     "dense": (VIT, {"dropout": 0.0}, ["full"]),
     "prunable": (VIT, {"gamma": 1e-3}, ["full"]),
     "nested": (VIT, {"widths": [0.5]}, ["width=0.5", "full"]),
+    "merge_tokens": (VIT, {"tokens": [1, 2]}, ["tokens=2", "tokens=1", "full"]),
+    "elastic": (
+        "resnet18",
+        {"widths": [0.5, 1], "at": ["layer2"]},
+        ["exit=1,width=0.5", "width=0.5", "exit=1", "full"],
+    ),
     "static": ("resnet18", {"learn": "norms", "freeze_random": True}, ["full"]),
 }
 
@@ -75,7 +81,10 @@ def test_a_named_network_of_several_inputs_is_built_for_the_channels_of_its_pict
 MODULES = {
     "exits": (Two(), {"at": "a", "input_shape": (3, 16, 16)}),
     "slim": (CHAIN, {"widths": (0.5, 1.0), "input_shape": SHAPE}),
-    **{name: (Vit(model=VIT, **SMALL), {"input_shape": SHAPE}) for name in ("shuffle", "skip", "dense")},
+    **{
+        name: (Vit(model=VIT, **SMALL), {"input_shape": SHAPE}) for name in ("shuffle", "skip", "dense", "merge_tokens")
+    },
+    "elastic": (Vit(model=VIT, **SMALL), {"input_shape": SHAPE, "at": "blocks.1", "layers": True, "tokens": [1]}),
     **{name: (timm_network(model=VIT, **SMALL), {"input_shape": SHAPE}) for name in ("prunable", "nested", "static")},
 }
 
@@ -159,7 +168,7 @@ def test_a_new_classifier_of_a_frozen_network_learns(tmp_path: Path) -> None:
         ("static", Two(), {"input_shape": (3, 16, 16), "pretrained": True}, "pretrained is set"),
         ("static", "resnet19", {}, 'timm has no network "resnet19"'),
         ("slim", "mobilenet_v1", {}, "has no input_shape and num_classes of its own"),
-        ("slim", "resnet18", {"pretrained": False}, "not one chain of layers"),
+        ("slim", "densenet121", {"pretrained": False, "input_shape": SHAPE}, "a concatenation"),
         ("slim", "mobilenet_v1", {"input_shape": SHAPE, "num_classes": 5, "widths": [0.5]}, "must rise"),
         ("shuffle", "resnet18", {"pretrained": False}, "cannot change places"),
         ("skip", Two(), {"input_shape": (3, 16, 16)}, "no stem, blocks and head"),

@@ -228,7 +228,7 @@ def test_widths_and_shapes_that_do_not_fit_are_refused(settings, said):
 
 
 def test_a_width_that_there_is_not_is_refused_with_those_there_are():
-    with pytest.raises(PointError, match="width=0.3, width=0.6, full"):
+    with pytest.raises(PointError, match="it has the widths 0.3, 0.6, 1"):
         nested_of()(images(), Point(width=0.5))
 
 

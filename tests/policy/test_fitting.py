@@ -266,3 +266,50 @@ def test_judging_takes_the_decisions_that_running_takes():
     for sample in range(20):
         masks = [bool(fitted.policy.stops(k, second.logits[p][sample][None])) for k, p in enumerate(places)]
         assert masks.index(True) == exits[sample]
+
+
+# --- some of the points -----------------------------------------------------------------------------------------------
+
+
+def test_the_cost_of_a_cascade_by_hand():
+    """A narrow network of 1 MMACs is sure of three samples of four and right; the fourth also runs the one of 4."""
+    sure, unsure = [9.0, 0.0], [0.1, 0.0]
+    narrow, full = np.array([sure, sure, sure, unsure] * 25), np.array([sure, sure, sure, [0.0, 9.0]] * 25)
+    labels = np.array([0, 0, 0, 1] * 25)
+    points = (Point(width=0.5), FULL)
+    alone = {Point(width=0.5): 1.0, FULL: 4.0}
+    one_by_one = lambda points: list(itertools.accumulate(alone[point] for point in points))
+    fitted = fit(LogitSet(points, [narrow, full], labels), one_by_one, drop=0.1)
+    outcome = evaluate_policy(fitted, LogitSet(points, [narrow, full], labels))
+    assert fitted.policy.points == points
+    assert fitted.policy.shares == (0.75, 0.25)
+    assert outcome.cost == (3 * 1 + 1 * (1 + 4)) / 4 == 2.0
+    assert (outcome.accuracy, outcome.full_accuracy) == (1.0, 1.0)
+
+
+def test_a_policy_has_no_point_but_those_that_it_may_have_and_is_held_against_the_full_model():
+    first, _ = halves("trained")
+    some = (POINTS[0], POINTS[2])
+    fitted = fit(first, costs, budget=1000.0, among=some)
+    assert set(fitted.policy.points) <= set(some)
+    assert evaluate_policy(fitted, first).full_accuracy == first.right()[:, -1].mean()
+    lost = evaluate_policy(fit(first, costs, drop=0.5, among=some), first)
+    assert lost.full_accuracy - lost.accuracy <= 0.5
+    with pytest.raises(RecipeError, match="within 0 percentage points of the full model") as caught:
+        fit(first, costs, drop=0.0, among=some[:1])
+    assert "full" in caught.value.cure
+
+
+def test_a_policy_that_is_shortened_costs_what_the_points_left_in_it_do():
+    """Alone, the first two are cheaper than at the head of all: they may be exits of one chain."""
+    first, _ = halves("trained")
+    asked = []
+
+    def noted(points: tuple[Point, ...]) -> list[float]:
+        asked.append(points)
+        return [cost / (2 if len(points) < 4 else 1) for cost in costs(points)]
+
+    fitted = fit(first, noted, budget=8.0, keep_dominated=True)  # below what any stop costs with all four
+    assert 1 < len(fitted.policy.points) < 4
+    assert fitted.policy.points in asked
+    assert fitted.costs == noted(fitted.policy.points)

@@ -9,13 +9,16 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from PIL import Image
 
 from supple import checkpoint
 from supple.backbones import BACKBONES
 from supple.cli import main
+from supple.cost import PointCosts
 from supple.data.registry import DATASETS
-from supple.recipe import load_recipe
+from supple.ladder import Row
+from supple.recipe import load_recipe, make_recipe
 from supple.training.loop import train
 
 ROOT = Path(__file__).parents[2]
@@ -25,6 +28,7 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
 
 
+@pytest.mark.system
 def test_the_walk_through_a_new_method_keeps_the_contract_and_trains(tmp_path):
     (code,) = blocks("docs/add-a-method.md", "python")
     (recipe,) = blocks("docs/add-a-method.md", "yaml")
@@ -48,6 +52,7 @@ def test_the_walk_through_a_new_method_keeps_the_contract_and_trains(tmp_path):
     assert [line.split()[0] for line in done.stdout.splitlines()[-3:-1]] == ["width=0.5", "full"]
 
 
+@pytest.mark.system
 def test_the_pages_method_passes_the_type_checker(tmp_path):
     mypy = pytest.importorskip("mypy.api", reason="needs the extra dev")
     (code,) = blocks("docs/add-a-method.md", "python")
@@ -89,6 +94,7 @@ assert run("predict", "run", *names, "--draw", "drawn") == 2
 """
 
 
+@pytest.mark.system
 def test_the_walk_through_a_new_task_trains_scores_answers_and_exports_it(tmp_path):
     """One imported file is all there is: any part of the core that had to know of the task would fail here."""
     (tmp_path / "multilabel.py").write_text("\n\n".join(blocks("docs/add-a-task.md", "python")))
@@ -253,6 +259,7 @@ def test_the_page_on_training_runs(tmp_path, monkeypatch):
     assert [line["lr"] for line in rates] == pytest.approx([1e-3, 5e-4])  # one step in each of two epochs
 
 
+@pytest.mark.system
 def test_the_page_on_python_runs(tmp_path, monkeypatch, capsys):
     (code,) = blocks("docs/python.md", "python")
     monkeypatch.chdir(tmp_path)
@@ -261,6 +268,7 @@ def test_the_page_on_python_runs(tmp_path, monkeypatch, capsys):
     assert len(Path("runs/mine/metrics.jsonl").read_text().splitlines()) == 2
 
 
+@pytest.mark.system
 def test_the_page_on_the_command_line_runs(demo, tmp_path):
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "demo").symlink_to(demo / "runs" / "demo")
@@ -283,6 +291,7 @@ def test_the_page_on_the_command_line_runs(demo, tmp_path):
     assert (piped, sorted(named)) == (["-"], ["photos/2.png", "photos/cats/1.png"])
 
 
+@pytest.mark.system
 def test_the_page_on_pictures_runs(tmp_path, monkeypatch, capsys):
     """With pictures of three colours, and no weights to be had: all but the network is as with them."""
     from test_propose import make_pictures
@@ -300,3 +309,27 @@ def test_the_page_on_pictures_runs(tmp_path, monkeypatch, capsys):
     (code,) = blocks("docs/pictures.md", "python")
     exec(compile(code, "docs/pictures.md", "exec"), {})
     assert capsys.readouterr().out.splitlines()[-1] in ("blue", "green", "red")
+
+
+def test_the_code_of_the_page_on_elastic_models_runs_and_its_recipe_is_valid():
+    for block in blocks("docs/elastic.md", "python"):
+        exec(compile(block, "docs/elastic.md", "exec"), {})
+    (recipe,) = blocks("docs/elastic.md", "yaml")
+    assert make_recipe(yaml.safe_load(recipe)).train.sample == "sandwich"
+
+
+def test_the_searches_of_the_page_on_elastic_models_run(tmp_path, monkeypatch, capsys):
+    backbone = {"name": "mobilenet_v1", "channels": [32, 64, 64], "strides": [2, 2]}
+    method = {"name": "elastic", "widths": [0.25, 0.5, 1.0], "at": ["2"]}
+    document = {"data": {"name": "generated", "batch_size": 32}, "backbone": backbone, "method": method}
+    document |= {"train": {"epochs": 1, "threads": 1}}
+    train(make_recipe(document), tmp_path / "runs" / "elastic", quiet=True)
+    costs = PointCosts()
+    ms = lambda model, point: dict.fromkeys(("p50_ms", "p95_ms"), 1e-6 * costs.macs(model, point))
+    timed = lambda model, points, *_, **how: [Row(str(point), **ms(model, point)) for point in points]
+    monkeypatch.setattr("supple.searching.measure.time_points", timed)  # what is true on a quiet machine
+    monkeypatch.chdir(tmp_path)
+    (lines,) = blocks("docs/elastic.md", "bash")
+    for line in lines.splitlines():
+        assert main(shlex.split(line)[1:]) == 0, (line, capsys.readouterr().err)
+        assert "runs/elastic now has these points" in capsys.readouterr().out

@@ -82,10 +82,11 @@ def test_a_pruned_run_loads_from_its_folder_alone_and_equals_what_was_pruned(sea
     assert_close(model(x), masked(x), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.system
 def test_the_swin_t_of_the_paper_is_pruned_by_one_process_and_answers_in_another(tmp_path):
     swin_t = make_recipe(
         {
-            "data": {"name": "generated", "size": 224, "limit": 64, "test_limit": 4},
+            "data": {"name": "generated", "size": 64, "limit": 64, "test_limit": 4},
             "backbone": load_recipe("sidt/cifar100_swin_t").backbone,
             "method": {"name": "prune"},
         }
@@ -96,14 +97,14 @@ def test_the_swin_t_of_the_paper_is_pruned_by_one_process_and_answers_in_another
 import torch, supple
 model = supple.load({str(tmp_path / "pruned")!r})
 with torch.inference_mode():
-    print(sum(p.numel() for p in model.parameters()), *model(torch.ones(1, 3, 224, 224))[0].tolist())
+    print(sum(p.numel() for p in model.parameters()), *model(torch.ones(1, 3, 64, 64))[0].tolist())
 """
     params, *logits = map(float, run(["-c", script], module=False).split())
     network, kept = prune(load(search), 0.4, Plan())
     assert sum(len(dims) for pair in kept.dims for dims in pair) == int(0.6 * 18_048)  # of heads and MLPs
     assert params == count_params(network.parameters())
     with torch.inference_mode():
-        assert_close(torch.tensor(logits), network(torch.ones(1, 3, 224, 224))[0], atol=1e-4, rtol=1e-4)
+        assert_close(torch.tensor(logits), network(torch.ones(1, 3, 64, 64))[0], atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("promise", CONTRACT, ids=lambda promise: promise.__name__.removeprefix("test_"))

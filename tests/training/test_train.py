@@ -148,6 +148,7 @@ def test_a_failed_save_leaves_the_state_before_it(monkeypatch, tmp_path):
     assert newest_state(folder)[0] == before
 
 
+@pytest.mark.system
 def test_a_killed_process_ends_bit_identical():
     script = Path(__file__).parents[2] / "benchmarks" / "kill_resume.py"
     words = [sys.executable, str(script), "--kills", "1", "--seed", "5", "--epochs", "4"]
@@ -156,6 +157,7 @@ def test_a_killed_process_ends_bit_identical():
     assert "1 of 1 end bit-identical" in done.stdout
 
 
+@pytest.mark.system
 def test_two_processes_train_one_model_together(tmp_path):
     recipe_file = tmp_path / "r.yaml"
     recipe_file.write_text(recipe(epochs=2, devices=2, accelerator="cpu").to_yaml())

@@ -18,7 +18,7 @@ State = tuple[Tensor]
 POSITIONS = 32  # across the map that the first convolution sees, about
 DIRECTIONS = 24  # of patches that are kept, at most; each gives two channels
 SMALLEST = 12  # pixels of a side
-HEAD_CELLS = 8  # across the map that the convolution of a head sees, at most
+HEAD_CELLS = 8  # across the map that the convolution of a head sees, at most; it is halved in any case
 RATE_OF_BIASES = 64.0
 SCALE = 1 / 9  # of the logits
 
@@ -145,7 +145,7 @@ class Block(nn.Sequential):
 
 class ExitHead(nn.Sequential):
     def __init__(self, channels: int, cells: int, hidden: int, num_classes: int) -> None:
-        pool = -(-cells // HEAD_CELLS)
+        pool = max(min(2, cells), -(-cells // HEAD_CELLS))
         super().__init__(nn.MaxPool2d(pool), Convolution(channels, hidden), Classifier(hidden, num_classes))
 
     def forward(self, state: State) -> Tensor:

@@ -135,3 +135,12 @@ def timm_facts(name: str) -> Any:
 
     name = name.partition(".")[0]
     return timm.get_pretrained_cfg(name) if timm.is_model(name) else None
+
+
+def is_plain_vit(name: str) -> bool:
+    """Whether a name is that of a ViT or DeiT of timm, which can be taken as stem, blocks and head."""
+    import timm
+
+    name = name.partition(".")[0]
+    home: str = timm.model_entrypoint(name).__module__ if timm.is_model(name) else ""
+    return home.rpartition(".")[2] in ("vision_transformer", "deit")

@@ -113,10 +113,6 @@ def classifier_of(network: nn.Module) -> str | None:
     return path if isinstance(path, str) else None
 
 
-def own_rates(network: nn.Module) -> Mapping[str, float]:
-    return cast(WithRates, network).rates if isinstance(getattr(network, "rates", None), Mapping) else {}
-
-
 def starts_from_data(network: nn.Module | None) -> WithDataInit | None:
     return cast(WithDataInit, network) if callable(getattr(network, "start_from", None)) else None
 

@@ -16,7 +16,9 @@ class VitCifar(nn.Module):
     """Patches, a class token, learned positions, `layers` pre-norm layers, a norm and a linear classifier.
 
     As in the layout that the paper trained (ViT-CIFAR), attention is divided by the root of the whole width, not of a
-    head's, and the MLP ends with an activation and dropout of its own; `scale: head` gives the usual division.
+    head's, and the MLP ends with an activation and dropout of its own; `scale: head` gives the usual division. Class
+    token and positions start from N(0, 1), as the paper says: they are then much larger than what a layer adds, so that
+    the order of the layers hardly matters. `init_std: 0.02` is usual elsewhere.
     """
 
     class_token = True
@@ -35,6 +37,7 @@ class VitCifar(nn.Module):
         stem: Stem = "patch",  # patch: one linear layer; conv: convolutions of stride 2 down to the grid
         scale: Scale = "width",  # attention is divided by the root of this
         dropout: float = 0.0,  # after attention and inside the MLPs
+        init_std: float = 1.0,  # of the class token and the positions; transformers of this kind mostly have 0.02
     ) -> None:
         super().__init__()
         check(width=width, mlp=mlp, heads=heads, layers=layers, grid=grid)
@@ -44,6 +47,8 @@ class VitCifar(nn.Module):
             )
         if not 0 <= dropout < 1:
             raise RecipeError(f"backbone.dropout is {dropout}.", "Give a share from 0 to below 1.")
+        if not 0 < init_std <= 10:
+            raise RecipeError(f"backbone.init_std is {init_std}.", "Give a number above 0, such as 0.02.")
         height, length = input_shape[-2:]
         if height % grid or length % grid:
             raise RecipeError(
@@ -56,8 +61,8 @@ class VitCifar(nn.Module):
             self.patches: nn.Module = nn.Conv2d(in_channels, width, patch, stride=patch)
         else:
             self.patches = conv_stem(in_channels, width, patch)
-        self.token = nn.Parameter(torch.randn(1, 1, width))
-        self.positions = nn.Parameter(torch.randn(1, 1 + grid * grid, width))
+        self.token = nn.Parameter(init_std * torch.randn(1, 1, width))
+        self.positions = nn.Parameter(init_std * torch.randn(1, 1 + grid * grid, width))
         divisor = width if scale == "width" else width // heads
         self.blocks = nn.Sequential(*(Layer(width, mlp, heads, divisor**-0.5, dropout) for _ in range(layers)))
         self.norm = nn.LayerNorm(width)

@@ -20,6 +20,7 @@ GROUPS = {
     "Make a flexible model": {
         "profile": "MACs and parameters of every point, before training",
         "train": "train pictures or a recipe into a run folder; resume; settle more points",
+        "search": "the best of all points that a model can run, within budgets of measured time",
         "extract": "one point as an ordinary, smaller network",
         "merge": "one model of layers from several runs",
         "prune": "a transformer without the dimensions that matter least",
@@ -29,6 +30,7 @@ GROUPS = {
         "bench": "measured latency of every point on this machine",
         "analyse": "what layers do: positions, contributions, dependencies, skips",
         "report": "one self-contained page with curves and tables",
+        "reproduce": "the papers' claims, decided: declared experiments, run and judged",
     },
     "Use it": {
         "calibrate": "thresholds to stop when sure, for a mean budget or an accuracy",

@@ -17,6 +17,10 @@ EXAMPLES = {
         "supple train pictures --minutes 30",
         "supple train recipes/pocket/digits.yaml --out runs/digits",
     ),
+    "search": (
+        "supple search runs/elastic --budget-ms 5 --engine openvino",
+        "supple search runs/elastic --budget-ms 2,5,10 --scored 100 --json",
+    ),
     "evaluate": ("supple evaluate runs/digits", "supple evaluate runs/digits --json"),
     "calibrate": (
         "supple calibrate runs/demo --budget-macs 0.5x",
@@ -48,6 +52,10 @@ EXAMPLES = {
         "supple analyse runs/skip --point skip=0.5 --out analysis --json",
     ),
     "report": ("supple report runs/demo", "supple report runs/demo --json"),
+    "reproduce": (
+        "supple reproduce layershuffle --claims C16-C18 --jobs 2",
+        "supple reproduce --all --no-run --json",
+    ),
     "demo": ("supple demo", "supple demo --out runs/digits"),
     "doctor": ("supple doctor", "supple doctor --json"),
 }

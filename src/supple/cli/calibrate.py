@@ -1,9 +1,12 @@
+import re
 from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 from supple.cli.common import Changes, Device, Json, Run, print_json
+
+SEPARATOR = r"\s*;\s*|(?<!,)\s+(?!,)"  # of points: a semicolon or a space; a comma is part of a point
 
 
 def calibrate(
@@ -12,6 +15,9 @@ def calibrate(
     budget_macs: Annotated[str | None, typer.Option(help="Mean MACs per image: 2e6, or 0.5x of full.")] = None,
     budget_ms: Annotated[str | None, typer.Option(help="Mean ms per image on this machine: 4, or 0.5x.")] = None,
     max_drop: Annotated[str | None, typer.Option(help="The cheapest that loses at most this accuracy: 0.01.")] = None,
+    points: Annotated[
+        str | None, typer.Option(help='Points to choose from: "width=0.5;full". Default: the exits, or all points.')
+    ] = None,
     measure: Annotated[str, typer.Option(help="max_probability, margin or entropy.")] = "max_probability",
     keep_dominated: Annotated[
         bool, typer.Option("--keep-dominated", help="Also use exits that are no more accurate than an earlier one.")
@@ -27,6 +33,7 @@ def calibrate(
 
     targets: dict[str, Any] = {"budget_macs": budget_macs, "budget_ms": budget_ms, "max_drop": max_drop}
     how: dict[str, Any] = {"measure": measure, "keep_dominated": keep_dominated, "changes": changes or ()}
+    how["points"] = None if points is None else list(filter(None, re.split(SEPARATOR, points)))
     policy = api.calibrate(run, **targets, **how, device=device, progress=not json)
     document = {**policy.facts, **policy.to_json()}
     if json:

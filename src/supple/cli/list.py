@@ -70,11 +70,13 @@ def _registries() -> "dict[str, Mapping[str, Callable[..., Any]]]":
 
 def recipe_lines() -> dict[str, dict[str, str]]:
     """The recipes that come with supple, by folder, each with its first line."""
-    from supple.recipe import recipe_folders
+    from supple.recipe import EXPERIMENTS, recipe_folders
 
     found: dict[str, dict[str, str]] = {}
     for root in recipe_folders()[:1]:
         for path in sorted(root.rglob("*.yaml")):
+            if path.parent.name == EXPERIMENTS:
+                continue  # trainings of many recipes: supple reproduce lists them
             name = path.relative_to(root.parent)
             first = path.read_text(encoding="utf-8").split("\n", 1)[0].lstrip("# ")
             found.setdefault(str(name.parent), {})[str(name)] = first

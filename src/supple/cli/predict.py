@@ -63,7 +63,7 @@ def predict(
         _must_be_calibrated(run, made)
         used = made.policy_for(1)
         if used is not None and len(used.points) == 1:
-            say(f"no exit saves time on this engine, singly: {used.points[0]} answers as one graph")
+            say(f"stopping early saves no time on this engine, singly: {used.points[0]} answers as one graph")
     how: dict[str, Any] = {"point": point, "deadline_ms": deadline_ms, "confident": confident}
     how |= {"budget_macs": None if budget_macs is None else _macs(budget_macs), "min_confidence": min_confidence}
     must_read_files(made.preprocess)

@@ -88,6 +88,29 @@ class Indexed:
         return (self.data.batch(indices) for indices in torch.split(order, size) if len(indices) > 1)
 
 
+class Picked:
+    """Some samples of a data set."""
+
+    def __init__(self, data: "Dataset | Collated", indices: Tensor) -> None:
+        self.data, self.indices = data, indices
+        self.at_once: int | None = getattr(data, "at_once", None)
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def batch(self, indices: Tensor, rng: torch.Generator | None = None) -> Batch:
+        return self.data.batch(self.indices[indices], rng)
+
+
+def at_most(data: Any, count: int) -> Any:
+    """So many samples, drawn at random but always the same ones; all of them, where there are no more, or of a loader,
+    whose order is its own."""
+    held = as_batches(data)
+    if not isinstance(held, Indexed) or len(held.data) <= count:
+        return data
+    return Picked(held.data, torch.randperm(len(held.data), generator=generator(0, -1))[:count])
+
+
 def in_processes(read: Callable[[int], Batch], steps: Sequence[int], workers: int) -> Iterator[Batch]:
     """`map` in processes that read ahead; the order stays."""
     loader: DataLoader[Batch] = DataLoader(

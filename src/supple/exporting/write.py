@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils import _pytree
 
 from supple import files
-from supple.cost import profile
+from supple.cost import profile_others
 from supple.data.loaders import as_batches
 from supple.errors import CheckpointError, RecipeError
 from supple.exporting.check import Archives, largest_difference, losses, scores
@@ -41,6 +41,7 @@ class Wanted:
     precision: str = "fp32"
     points: tuple[Point, ...] = ()  # none: all
     max_drop: float = MAX_DROP  # int8, bf16: a point that loses clearly more on validation images is left out
+    chain: bool = True  # whether the stages of a model are written beside its points
 
 
 @dataclass(frozen=True)
@@ -87,13 +88,24 @@ def up_to_date(folder: Path, model: FlexibleModel, weights: str, wanted: Wanted)
         other = f"for {there.kind} in {there.precision}"
     elif there.asked != tuple(map(str, wanted.points)):
         other = f"for {first(there.asked) or 'all points'}"
+    elif not there.asked and not has_all(there, model):
+        other = "before the points of the run changed"
     elif wanted.precision != "fp32" and there.max_drop != wanted.max_drop:
         other = f"with --max-drop {there.max_drop:g}"
+    elif missing := replace(there, policy=model.policy).missing():
+        other = f"without {first(missing)}, which supple calibrate has named since"
     if other is not None:
         raise RecipeError(f"{folder} was made {other}.", f"Give another --out, or remove it first: rm -r {folder}")
     if there.policy != model.policy:
         replace_policy(folder, policy_of(model))
     return open_bundle(folder)
+
+
+def has_all(bundle: Bundle, model: FlexibleModel) -> bool:
+    """Whether a folder was made for all points that a model has now: it has them, or has left them out for losing too
+    much."""
+    there = {*bundle.graphs.points, *(name for check in bundle.checks for name in check.left_out)}
+    return {str(point) for point in (*model.points, *model.settled)} <= there
 
 
 def number_of_graphs(model: FlexibleModel, wanted: Wanted) -> int:
@@ -110,7 +122,7 @@ def export(
     """
     assert model.input_shape is not None
     x = example(model.input_shape, CHECKED_ON, torch.randn) if data.val is None else first_of(data.val, CHECKED_ON)
-    graphs, chain = all_graphs(model, wanted.points, x)
+    graphs, chain = all_graphs(model, wanted.points, x, wanted.chain)
     made = {}
     for graph, inputs in zip((*graphs, *chain.graphs), _seen(graphs, chain, wanted, data)):
         made[graph.name] = _made(graph, wanted, inputs)
@@ -155,14 +167,20 @@ def export(
     return manifest
 
 
-def all_graphs(model: FlexibleModel, points: Sequence[Point], x: Any) -> tuple[list[Graph], Chain]:
-    """The graphs of points, and those of the chain if the model has one."""
+def must_be_exportable(model: FlexibleModel) -> None:
     if not get_task(model.task).exportable:
         cause = f"graphs cannot answer the task {model.task}: how many outputs there are depends on the sample."
         raise RecipeError(cause, "Use the run itself: supple predict RUN FILES.")
+
+
+def all_graphs(model: FlexibleModel, points: Sequence[Point], x: Any, chain: bool = True) -> tuple[list[Graph], Chain]:
+    """The graphs of points, and those of the chain if the model has one and it is wanted."""
+    must_be_exportable(model)
     two = select(x, torch.arange(2) % len(_pytree.tree_leaves(x)[0]))
-    wanted = model.order(points or (*model.points, *model.settled))
-    layers = skip_graphs(model, two)
+    wanted = model.order(points) if points else model.offered
+    layers = skip_graphs(model, two)  # without which such a model cannot be run at all
+    if not chain and not layers:
+        return graphs_of(model, wanted, two), Chain([], [])
     return graphs_of(model, wanted, two), Chain([], layers) if layers else chain_of(model, two, wanted)
 
 
@@ -230,7 +248,8 @@ def _gated(model: FlexibleModel, bundle: Bundle, engine: Engine, wanted: Wanted,
 
 def _rows(ladder: Ladder, model: FlexibleModel, bundle: Bundle, check: Check, engine: Engine, data: Held) -> None:
     """fp32: scores as the run has them. int8 and bf16: scored on test images, for this machine's instruction set."""
-    known = {row.point: row for row in (*profile(model), *model.ladder.where(engine="torch", precision="fp32"))}
+    own = model.ladder.where(engine="torch", precision="fp32")
+    known = {row.point: row for row in (*own, *profile_others(model, own, bundle.graphs.points))}
     measured = check.precision != "fp32"
     found, n = scores(model, bundle.graphs, engine, data.test) if measured and bundle.graphs.points else ({}, 0)
     for point in bundle.graphs.points:

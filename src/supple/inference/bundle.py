@@ -74,6 +74,12 @@ class Bundle:
         """What was seen on an engine; None: nothing was."""
         return next((one for one in self.checks if (one.engine, one.precision) == (engine, precision)), None)
 
+    def missing(self) -> list[str]:
+        """Points of its policy that there is no graph of, though all points were asked for: it is older than that."""
+        dropped = {name.partition(", ")[0] for check in self.checks for name in check.left_out}
+        there = {*self.graphs.answering(), *dropped}
+        return [str(p) for p in self.policy.points if str(p) not in there] if self.policy and not self.asked else []
+
     def after(self, check: Check) -> "Bundle":
         """The folder without what lost too much on an engine; along a chain, such stages run on and do not answer."""
         left = check.left_out

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,13 @@ from supple.data.splits import set_aside
 from supple.device import placed
 from supple.errors import DataError, PointError, RecipeError
 from supple.inference.engines import State
+from supple.inference.engines.torch import answering
 from supple.inference.predictor import Predictor
 from supple.inference.select import of_model
 from supple.inference.timing import interleave
 from supple.machine import machine
 from supple.model import FlexibleModel, example
-from supple.point import FULL, Point
+from supple.point import FULL, AnyPoint, Point
 from supple.policy.fitting import MARGIN, Costs, Fitted, LogitSet, Outcome, Target, evaluate_policy, fit
 from supple.policy.policy import Array, Policy, stop_above
 from supple.scoring import to_device
@@ -39,6 +41,7 @@ def calibrate(
     data: Any,
     target: Target,
     *,
+    points: Iterable[AnyPoint] | None = None,
     measure: str = "max_probability",
     keep_dominated: bool = False,
     seed: int = 0,
@@ -48,10 +51,10 @@ def calibrate(
     """The policy for a target; its `facts` say what is expected of it and what came of it: see `describe`.
 
     `data` are samples that were not trained on, as a data set or a loader. Half of each class decides, the other half
-    only judges. The model is moved to the device, and back.
+    only judges. points: those that the policy may have, see `candidates`. The model is moved to the device, and back.
     """
-    if len(model.points) < 2:
-        raise PointError("this model has a single point, so it cannot stop early.", "Train one with exits.")
+    asked = candidates(model, points)
+    every = asked if asked[-1] == FULL else (*asked, FULL)  # the full model is what all are held against
     if profile(model, model.points[:1])[0].macs_worst is not None:
         raise PointError(
             "every sample of this model decides for itself what it costs: there are no fixed points to choose from.",
@@ -59,7 +62,8 @@ def calibrate(
         )
     timed = target.unit == "ms"
     with placed(model, device):
-        seen, inputs = observe(model, as_batches(data).drawn(MOST, BATCH, seed), TIMED if timed else 0, on_progress)
+        batches = as_batches(data).drawn(MOST, BATCH, seed)
+        seen, inputs = observe(model, every, batches, TIMED if timed else 0, on_progress)
     if len(seen.labels) < FEWEST:
         cause = f"{len(seen.labels)} validation samples are too few to fit on one half and evaluate on the other."
         raise DataError(cause, f"Train with a larger data.holdout: at least {FEWEST}, better some hundreds.")
@@ -67,13 +71,14 @@ def calibrate(
     costs: Costs = counted_costs(model)
     predictor = None
     if timed:
-        predictor = of_model(model, torch.get_num_threads(), device=device)
+        predictor = of_model(model, torch.get_num_threads(), device=device, points=every)
         costs = timed_costs(predictor, inputs[0])
     full = costs((FULL,))[0]
-    budget = None if target.kind == "max_drop" else _budget(model, target, costs, full)
+    budget = None if target.kind == "max_drop" else _budget(asked, target, costs, full)
     drop = target.value if target.kind == "max_drop" else None
     first, second = seen.pick(ours), seen.pick(theirs)
-    fitted = fit(first, costs, budget=budget, drop=drop, measure=measure, keep_dominated=keep_dominated)
+    how: dict[str, Any] = {"among": asked, "measure": measure, "keep_dominated": keep_dominated}
+    fitted = fit(first, costs, budget=budget, drop=drop, **how)
     expected, achieved = evaluate_policy(fitted, first), evaluate_policy(fitted, second)
     about: dict[str, Any] = {"target": vars(target), "budget": budget, "unit": target.unit}
     if predictor is not None:
@@ -84,9 +89,31 @@ def calibrate(
     return replace(fitted.policy, facts={**about, **describe(model, fitted, first, expected, achieved, second.labels)})
 
 
-def _budget(model: FlexibleModel, target: Target, costs: Costs, full: float) -> float:
+def candidates(model: FlexibleModel, named: Iterable[AnyPoint] | None = None) -> tuple[Point, ...]:
+    """The points that a policy may have, in execution order: those named, at least two of all that the model can run.
+    Where none are named: those of its chain if that answers several, else all that are published.
+    """
+    if named is None:
+        chain = [point for point in answering(model) if point is not None]
+        found = model.order(chain if len(chain) > 1 else model.points)
+        found = found[: found.index(FULL) + 1]  # what costs more than the full model saves nothing
+    else:
+        found = model.order(named)
+    if len(found) < 2 and (named is None or not model.axes):
+        raise PointError("this model has a single point, so it cannot stop early.", "Train one with exits.")
+    if len(found) < 2:
+        given = f"{found[0]} alone is" if found else "no point is"
+        cure = f"Name two or more, such as {model.points[0]};{FULL}."
+        raise PointError(f"{given} named, which leaves nothing to choose from.", cure)
+    last = model.order((*found, FULL))[-1]
+    if last != FULL:
+        raise PointError(f"{last} costs no less than the full model, so that nothing is saved there.", "Leave it out.")
+    return tuple(found)
+
+
+def _budget(points: Iterable[Point], target: Target, costs: Costs, full: float) -> float:
     """The mean cost that is allowed; refused if not even the cheapest point keeps it."""
-    spent = {point: costs((point,))[0] for point in model.points}
+    spent = {point: costs((point,))[0] for point in points}
     first = min(spent, key=lambda point: spent[point])
     budget = target.value * full if target.relative else target.value
     if budget < spent[first]:
@@ -102,11 +129,15 @@ def _arrays(x: Any) -> State:
 
 @torch.inference_mode()
 def observe(
-    model: FlexibleModel, batches: Iterable[tuple[Any, Any]], kept: int, on_progress: Callable[[int], None] | None
+    model: FlexibleModel,
+    points: tuple[Point, ...],
+    batches: Iterable[tuple[Any, Any]],
+    kept: int,
+    on_progress: Callable[[int], None] | None,
 ) -> tuple[LogitSet, list[State]]:
-    """What every point says of these samples, in one pass; and the first `kept` of them, one by one."""
+    """What points say of these samples, in one pass; and the first `kept` of them, one by one."""
     device = next(model.parameters()).device
-    outputs: list[list[Array]] = [[] for _ in model.points]
+    outputs: list[list[Array]] = [[] for _ in points]
     labels: list[Array] = []
     inputs: list[State] = []
     for x, y in batches:
@@ -114,28 +145,34 @@ def observe(
             raise DataError("the targets are not numbers of classes.", "Calibrate on data with one class a sample.")
         labels.append(y.cpu().numpy())
         inputs += [tuple(part[row : row + 1] for part in _arrays(x)) for row in range(min(len(y), kept - len(inputs)))]
-        for place, output in enumerate(model.run(to_device(x, device), model.points)):
+        for place, output in enumerate(model.run(to_device(x, device), points)):
             outputs[place].append(output.logits.float().cpu().numpy())
         if on_progress is not None:
             on_progress(len(y))
     none = np.zeros(0, np.int64)
     logits = [np.concatenate(parts) if parts else none for parts in outputs]
-    return LogitSet(model.points, logits, np.concatenate(labels) if labels else none), inputs
+    return LogitSet(points, logits, np.concatenate(labels) if labels else none), inputs
 
 
 # --- costs ------------------------------------------------------------------------------------------------------------
 
 
 def counted_costs(model: FlexibleModel) -> Costs:
-    """MACs through the points that are looked at."""
-    skeleton = on_meta(model)
+    """MACs through the points that are looked at: along the chain, where it answers them all; else those of each point
+    from the start, added up."""
+    skeleton, chain = on_meta(model), set(answering(model))
     x = example(model.input_shape or (), make=torch.empty, device="meta")
 
     @cache
     def through(points: tuple[Point, ...]) -> float:
         return float(count_macs(lambda: skeleton(x, points)))
 
-    return lambda points: [through(points[: place + 1]) for place in range(len(points))]
+    def costs(points: tuple[Point, ...]) -> list[float]:
+        if chain.issuperset(points):
+            return [through(points[: place + 1]) for place in range(len(points))]
+        return list(accumulate(through((point,)) for point in points))
+
+    return costs
 
 
 def timed_costs(predictor: Predictor, x: State) -> Costs:
@@ -165,7 +202,7 @@ def stopping_at(policy: Policy, place: int) -> Policy:
 
 
 def time_walks(predictor: Predictor, policies: Sequence[Policy], x: State) -> list[float]:
-    """Median ms of walking along a chain with each policy, heads and confidences included, measured in turn."""
+    """Median ms of walking with each policy, heads and confidences included, measured in turn."""
     calls = {str(number): lambda p=policy: predictor.walk(x, p) for number, policy in enumerate(policies)}
     return [found.p50_ms for found in interleave(calls, rounds=40, seconds=10).values()]
 
@@ -216,7 +253,7 @@ def describe(
     policy = fitted.policy
     accuracies = first.right().mean(0).tolist()
     rows = []
-    for place, point in enumerate(model.points):
+    for place, point in enumerate(first.points):
         looked_at = point in policy.points
         at = policy.points.index(point) if looked_at else -1
         better = fitted.dominated.get(point)
@@ -253,7 +290,7 @@ def _remark(fitted: Fitted, budget: float | None, drop: float | None, achieved: 
         remarks.append(f"One point answers everything: {only} alone is near enough to the full model.")
     elif len(fitted.policy.points) == 1:
         within = f"within {100 * (drop or 0):g} percentage points of its own, with {MARGIN:g} standard errors to spare"
-        remarks.append(f"Only the full model keeps an accuracy {within}: it answers everything.")
+        remarks.append(f"Nothing cheaper than the full model keeps an accuracy {within}: it answers everything.")
     if budget is not None and achieved.cost - MARGIN * achieved.cost_error > budget:
         over = 100 * (achieved.cost / budget - 1)
         remarks.append(f"Target missed on the other half: {over:.1f} % over the budget.")

@@ -28,7 +28,7 @@ from supple.inference.select import (
     opened,
     remark,
 )
-from supple.inference.timing import REST_S, interleave
+from supple.inference.timing import interleave
 from supple.ladder import TIMES, Ladder, Row
 from supple.machine import cores, machine
 from supple.point import FULL
@@ -67,8 +67,8 @@ def compare(
     for name, call in others.items():
         calls[name] = lambda call=call: call(x)  # type: ignore[misc]
         where[name] = name, None
-    several = len({choice.engine for choice, _ in made}) > 1 or bool(others)
-    found = interleave(calls, rounds, seconds, REST_S if several else 0.0, on_progress)
+    runtimes = {key: "torch" if choice is None else choice.engine for key, (_, choice) in where.items()}
+    found = interleave(calls, rounds, seconds, runtimes if len(set(runtimes.values())) > 1 else None, on_progress)
     timed = Ladder()
     for key, times in found.items():
         name, used = where[key]
@@ -101,12 +101,10 @@ def time_model(
     **limits: Any,
 ) -> Ladder:
     """Times of a model's points in PyTorch, into its ladder; gives the rows timed."""
-    from supple.cost import profile
+    from supple.cost import profile_others
 
-    known = {row.point for row in model.ladder}
-    for row in profile(model):
-        if row.point not in known:
-            model.ladder.put(row)
+    for row in profile_others(model, model.ladder):
+        model.ladder.put(row)
     with of_model(model, threads, device=device) as one:
         timed = compare([(Choice("torch", device=device), one)], points=points, batch=batch, threads=threads, **limits)
     for row in timed:

@@ -1,4 +1,4 @@
-"""Which exits are worth looking at for batches of a size: from measured times of the stages, never from their MACs."""
+"""Which points are worth looking at for batches of a size: from measured times of the stages, never from their MACs."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
@@ -8,6 +8,7 @@ import numpy as np
 
 from supple.inference.engines import Stage
 from supple.inference.latency import LatencyEstimator
+from supple.point import Point
 from supple.policy.policy import Policy
 
 SAVED = 0.1  # of the time of one static graph that a chain must be expected to save: less may be noise
@@ -16,7 +17,8 @@ Step = tuple[str, int | str]
 
 
 class ChainCosts:
-    """Usual milliseconds of the steps of a chain, for batches that were measured and, between these, interpolated.
+    """Usual milliseconds of the steps along some stages, of a chain or a cascade, for batches that were measured and,
+    between these, interpolated.
 
     Steps of stage k: `body`, `head`, `note`, which finds who is sure, and `take`, which gathers half of the samples
     behind it. The step `static` of a point is that point as one graph.
@@ -114,6 +116,11 @@ class ChainCosts:
             return min(ways)
 
         return behind(-1, float(batch))
+
+
+def points_of(stages: Sequence[Stage]) -> list[Point]:
+    """The points that stages answer, in their order."""
+    return [Point.parse(stage.point) for stage in stages if stage.point is not None]
 
 
 def answered_by(stages: Sequence[Stage], policy: Policy | None) -> Policy | None:

@@ -5,19 +5,23 @@
 
 A model with exits is anytime: stage by stage it goes on while the next stage is expected to end in time, and the last
 finished exit answers. Any other model has its point chosen beforehand. Decoding is part of the deadline.
+
+A policy of exits goes along the chain of stages. Any other is a cascade: its points run one after the other, each from
+the start, for the samples that were not sure. Both are one walk along a list of stages.
 """
 
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from supple.errors import DataError, LateError, PointError
-from supple.inference.costs import ChainCosts, answered_by
+from supple.inference.costs import ChainCosts, answered_by, points_of
 from supple.inference.engines import Array, Engine, Graphs, Stage, State, take
 from supple.inference.inputs import count, taken, zeros
 from supple.inference.latency import LatencyEstimator
@@ -33,7 +37,7 @@ from supple.policy.policy import Policy, stop_above
 from supple.tasks import Task
 
 WARM, MEASURED = 3, 20  # calls of every step before it is trusted
-FEW = 5  # calls that decide which exits a policy looks at
+FEW = 5  # calls that decide which points a policy looks at
 AROUND_MS = 0.1  # of a deadline is kept for what happens around the steps
 
 
@@ -59,17 +63,19 @@ class Predictor:
         self.points = tuple(map(Point.parse, graphs.points))
         self._check = check
         self.latency, self._clock, self._measured = LatencyEstimator(), clock, False
+        self.stages = graphs.stages or graphs.from_start(graphs.points)  # what deadlines and confidences go along
         self.costs = ChainCosts(self.latency, self.stages)
-        self._answered = answered_by(self.stages, policy)
+        self._costs = {self.stages: self.costs}  # of every list of stages that was asked for
+        self._policy_costs = self._costs_for(policy)
+        self._answered = answered_by(self._policy_costs.stages, policy)
         self._rows = {row.point: row for row in reversed(ladder.rows)}  # the first of each point
 
-    @property
-    def stages(self) -> tuple[Stage, ...]:
-        """What is run one after the other until an answer is sure: the stages of a chain or, where a model has none,
-        its points from the cheapest on, each from the start."""
-        if self.graphs.stages:
-            return self.graphs.stages
-        return tuple(Stage(None, graph, point) for point, graph in self.graphs.points.items())
+    def _costs_for(self, policy: Policy | None) -> ChainCosts:
+        """What is known of the time of a policy's stages: each list of stages has an estimator of its own."""
+        stages = self.stages if policy is None else self.graphs.stages_for(policy.points)
+        if stages not in self._costs:
+            self._costs[stages] = ChainCosts(LatencyEstimator(), stages)
+        return self._costs[stages]
 
     # --- asking -------------------------------------------------------------------------------------------------------
 
@@ -120,7 +126,7 @@ class Predictor:
             reached = self.walk(x, policy, left_ms=left, cancel=cancel, strict=strict)
         else:
             where, reason = self._choose(asked, left, budget_macs, count(x), strict)
-            logits, aux = self._timed(("point", where, count(x)), self._run_point, where, x)
+            logits, aux = self._timed(self.latency, ("point", where, count(x)), self._run_point, where, x)
             if not np.isfinite(logits).all():
                 raise DataError(f"{where} gave values that are not finite.", "Its weights or its input hold such ones.")
             reached = [Reached(where, row, reason) for row in logits]
@@ -164,9 +170,9 @@ class Predictor:
         cancel: threading.Event | None = None,
         strict: bool = False,
     ) -> list[Reached]:
-        """Inputs ready for the network, run stage by stage. Of the calibrated policy, only exits that are expected to
+        """Inputs ready for the network, run stage by stage. Of the calibrated policy, only points that are expected to
         save time for a batch of this size are looked at; without any, its last point answers as one graph."""
-        batch = count(x)
+        batch, costs = count(x), self._policy_costs if policy is self.policy else self._costs_for(policy)
         if batch == 0:
             return []
         if policy is not None and policy is self.policy and policy.calibrated and left_ms is None and cancel is None:
@@ -179,27 +185,27 @@ class Predictor:
                     return [Reached(last, row, reason) for row in logits]
                 policy = self.policy
         return walk(
-            self.stages,
-            self._run_body,
-            self._run_head,
+            costs.stages,
+            partial(self._run_body, costs),
+            partial(self._run_head, costs),
             x,
             left_ms=left_ms,
-            expected_ms=lambda k: self.costs.until_answer_ms(k, batch),
+            expected_ms=lambda k: costs.until_answer_ms(k, batch),
             cancel=cancel,
             policy=policy,
-            regroup=self.costs.pays,
+            regroup=costs.pays,
             strict=strict,
             clock=self._clock,
         )
 
     def policy_for(self, batch: int = 1) -> Policy | None:
-        """The calibrated policy, with those of its exits that save time here for a batch of this size. Where only one
-        point is left, it answers as one graph.
+        """The calibrated policy, with those of its points that save time here for a batch of this size. Where only one
+        is left, it answers as one graph.
         """
         if self.policy is None or self._answered is None or not self.policy.calibrated:
             return self.policy
         self.measure(batch)
-        return self.costs.reduced(self._answered, batch)
+        return self._policy_costs.reduced(self._answered, batch)
 
     def run_point(self, name: str, x: State) -> Array:
         """The logits of a point; where samples skip layers, those layers do not run."""
@@ -223,16 +229,13 @@ class Predictor:
             cause = f"the task {self.task.name} has no confidence."
             raise PointError(cause, "Give a point, a deadline or a budget.")
         if least is not None:
-            policy = stop_above(self._answering(), least)
+            policy = stop_above(points_of(self.stages), least)
             if len(policy.points) < 2:
                 raise PointError("this model has a single point, so it cannot stop early.", "Leave min_confidence out.")
             return policy
         if self.policy is None:
             raise PointError("no policy was calibrated.", "Make one: supple calibrate RUN; then export again.")
         return self.policy
-
-    def _answering(self) -> list[Point]:
-        return [Point.parse(stage.point) for stage in self.stages if stage.point is not None]
 
     def _choose(
         self, asked: str | None, left: float | None, budget: float | None, batch: int, strict: bool
@@ -300,29 +303,28 @@ class Predictor:
         logits, *aux = self.engine.run(self.graphs.points[name], x)
         return self.engine.array(logits), aux[0] if aux else {}
 
-    def _run_body(self, k: int, state: State) -> State:
-        body = self.stages[k].body
+    def _run_body(self, costs: ChainCosts, k: int, state: State) -> State:
+        body = costs.stages[k].body
         assert body is not None
-        found: State = self._timed(("body", k, count(state)), self.engine.run, body, state)
+        found: State = self._timed(costs.latency, ("body", k, count(state)), self.engine.run, body, state)
         return found
 
-    def _run_head(self, k: int, state: State) -> Array:
-        found: Array = self._timed(("head", k, count(state)), self._head, k, state)
+    def _run_head(self, costs: ChainCosts, k: int, state: State) -> Array:
+        found: Array = self._timed(costs.latency, ("head", k, count(state)), self._head, costs.stages[k], state)
         return found
 
-    def _head(self, k: int, state: State) -> Array:
-        stage = self.stages[k]
+    def _head(self, stage: Stage, state: State) -> Array:
         assert stage.head is not None
         assert stage.point is not None
-        if not self.graphs.stages:
+        if stage.head == self.graphs.points.get(stage.point):  # a point from the start
             return self._run_point(stage.point, state)[0]
         return self.engine.array(self.engine.run(stage.head, state)[0])
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
-    def _timed(self, step: object, call: Callable[..., Any], *given: Any) -> Any:
+    def _timed(self, latency: LatencyEstimator, step: object, call: Callable[..., Any], *given: Any) -> Any:
         took, found = self._clocked(call, *given)
-        self.latency.note(step, took)
+        latency.note(step, took)
         return found
 
     def _clocked(self, call: Callable[..., Any], *given: Any) -> tuple[float, Any]:
@@ -343,53 +345,56 @@ class Predictor:
             if not self.graphs.stages:
                 self.latency.learn(("point", name, batch), times[WARM:])
         if self.graphs.stages:
-            self._learn_chain([x], WARM, MEASURED)
+            self._learn_stages(self.costs, [x], WARM, MEASURED)
         if self._answered is not None:
             self.measure(batch)
         self._measured = self._measured or batch == 1
 
     def measure(self, batch: int) -> None:
-        """Times what decides which exits the policy looks at, for batches of this size and of its halves, unless a
+        """Times what decides which points the policy looks at, for batches of this size and of its halves, unless a
         larger size was measured before."""
-        self._learn_chain([zeros(self.shape, size) for size in self.costs.unmeasured(batch)], 1, FEW)
+        costs = self._policy_costs
+        self._learn_stages(costs, [zeros(self.shape, size) for size in costs.unmeasured(batch)], 1, FEW)
 
-    def _learn_chain(self, batches: list[State], warm: int, rounds: int) -> None:
-        """Times every step of a chain for batches of some sizes: in turn, as an engine may take longer where the size
-        changes."""
+    def _learn_stages(self, costs: ChainCosts, batches: list[State], warm: int, rounds: int) -> None:
+        """Times every step along some stages for batches of some sizes: in turn, as an engine may take longer where the
+        size changes."""
+        latency, policy = costs.latency, self._answered if costs is self._policy_costs else None
         spent: dict[int, dict[tuple[Any, ...], list[float]]] = {count(x): {} for x in batches}
         for _ in range(warm + rounds):
             for x in batches:
-                for step, took in self._time_steps(x):
+                for step, took in self._time_steps(costs, policy, x):
                     spent[count(x)].setdefault((*step, count(x)), []).append(took)
         for size, steps in spent.items():
             static = {step: steps.pop(step) for step in list(steps) if step[0] == "static"}
             for step in sorted(steps, key=lambda step: step[0] in ("body", "head")):  # last what deadlines are about
-                self.latency.learn(step, steps[step][warm:])
+                latency.learn(step, steps[step][warm:])
             for step, times in static.items():  # one, or none
                 # In proportion to a whole round: a busy machine interrupts long calls more often than short steps.
-                usual, fastest = sum(map(self.latency.usual_ms, steps)), min(map(sum, zip(*steps.values())))
-                self.latency.learn(step, [usual * min(times) / max(1e-6, fastest)])
-            if self._answered is not None:
-                self.costs.measured(size)
+                usual, fastest = sum(map(latency.usual_ms, steps)), min(map(sum, zip(*steps.values())))
+                latency.learn(step, [usual * min(times) / max(1e-6, fastest)])
+            if policy is not None:
+                costs.measured(size)
 
-    def _time_steps(self, x: State) -> Iterator[tuple[tuple[str, int | str], float]]:
-        """Runs a chain: its steps, and how many ms each took. With a policy to choose exits of, also what it takes to
+    def _time_steps(
+        self, costs: ChainCosts, policy: Policy | None, x: State
+    ) -> Iterator[tuple[tuple[str, int | str], float]]:
+        """Runs stages: their steps, and how many ms each took. With a policy to choose points of, also what it takes to
         stop at them, and its last point as one graph."""
-        policy, size, state = None, count(x), x
-        if self._answered is not None:
-            policy = replace(stop_above(self._answering(), 0.0), measure=self._answered.measure)
-        for k, stage in enumerate(self.stages):
+        size, state, stages = count(x), x, costs.stages
+        stopping = policy and replace(stop_above(points_of(stages), 0.0), measure=policy.measure)
+        for k, stage in enumerate(stages):
             if stage.body is not None:
-                took, state = self._clocked(self._run_body, k, state)
+                took, state = self._clocked(self._run_body, costs, k, state)
                 yield ("body", k), took
             if stage.point is not None:
-                took, logits = self._clocked(self._run_head, k, state)
+                took, logits = self._clocked(self._run_head, costs, k, state)
                 yield ("head", k), took
-                if policy is not None:
-                    noted = self._clocked(lambda *given: Answers(size, self.stages, policy).note(*given), k, logits)
+                if stopping is not None:
+                    noted = self._clocked(lambda *given: Answers(size, stages, stopping).note(*given), k, logits)
                     yield ("note", k), noted[0]
                     yield ("take", k), self._clocked(take, state, np.arange(size) % 2 == 0)[0]
-        last = "" if self._answered is None else str(self._answered.points[-1])
+        last = "" if policy is None else str(policy.points[-1])
         if last in self.graphs.points:
             self._run_point(last, x)  # the second call finds its weights in the cache, as it would without the chain
             yield ("static", last), self._clocked(self._run_point, last, x)[0]

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,9 +25,10 @@ from supple.inference.engines import (
 )
 from supple.inference.inputs import zeros
 from supple.inference.predictor import Predictor
-from supple.inference.timing import REST_S, Times, interleave
+from supple.inference.timing import Times, interleave
 from supple.ladder import Ladder, Row
 from supple.machine import has_bf16, machine
+from supple.point import Point
 from supple.policy.policy import run_policy
 from supple.tasks import TASKS, get_task
 from supple.text import did_you_mean, one_line, say
@@ -225,7 +226,7 @@ def within(choice: Choice, max_drop: float) -> bool:
     """Whether every point of the run is there and none has, with this instruction set, clearly lost too much."""
     if choice.check is None:
         return True
-    whole = not (choice.source and choice.source.asked) and not choice.check.left_out
+    whole = not (choice.source and (choice.source.asked or choice.source.missing())) and not choice.check.left_out
     return whole and choice.check.holds_here(choice.device) and not choice.check.losing(max_drop)
 
 
@@ -276,7 +277,7 @@ def fastest(source: Path_, choices: list[Choice], threads: int, progress: bool) 
     x = {name: zeros(one.shape, 1) for name, one in made.items()}
     largest = {name: str(one.points[-1]) for name, one in made.items()}  # full, or the largest that was exported
     calls = {name: lambda name=name: made[name].run_point(largest[name], x[name]) for name in made}
-    times = interleave(calls, ROUNDS, SECONDS, REST_S)
+    times = interleave(calls, ROUNDS, SECONDS, {name: choice.engine for name, choice in names.items()})
     for one in made.values():
         one.close()
     ms = {name: times[name].p50_ms for name in sorted(times, key=lambda name: times[name].p50_ms)}
@@ -336,21 +337,24 @@ def of_bundle(bundle: Bundle, engine: str, threads: int, device: str = "cpu") ->
     )
 
 
-def of_model(model: "FlexibleModel", threads: int, precision: str = "fp32", device: str = "cpu") -> Predictor:
-    """PyTorch itself."""
-    from supple.cost import profile
+def of_model(
+    model: "FlexibleModel", threads: int, precision: str = "fp32", device: str = "cpu", points: Iterable[Point] = ()
+) -> Predictor:
+    """PyTorch itself. points: that it answers at beside its own."""
+    from supple.cost import profile_others
+    from supple.inference.engines.torch import graphs_of
 
+    graphs = graphs_of(model, points)
     engine = open_engine("torch", model, threads, precision, device)
     assert model.input_shape is not None, "a model to predict with knows the shape of its input"
     own = model.ladder.where(engine="torch", precision=precision).on(machine(device))
-    known = {row.point for row in own}
     return Predictor(
         engine,
-        engine.graphs,  # type: ignore[attr-defined]
+        graphs,
         task=get_task(model.task),
         classes=model.classes,
         preprocess=model.preprocess,
-        ladder=Ladder([*own, *(row for row in profile(model) if row.point not in known)]),
+        ladder=Ladder([*own, *profile_others(model, own, graphs.points)]),
         shape=model.input_shape,
         policy=model.policy,
         check=model.check,

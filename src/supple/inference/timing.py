@@ -18,34 +18,37 @@ class Times:
     calls: int
 
 
-REST_S = 0.005  # until the threads of a runtime have stopped waiting for more work
+REST_S = 0.1  # until the threads of a runtime have stopped waiting for more work
 
 
 def interleave(
     calls: Mapping[str, Callable[[], object]],
     rounds: int = 30,
     seconds: float = 20.0,
-    rest_s: float = 0.0,
+    runtimes: Mapping[str, str] | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> dict[str, Times]:
     """Runs every call once per round, in turn, until the rounds or the seconds are used up (at least 5 rounds).
 
-    rest_s: before each call. Where several runtimes take turns, REST_S: else one runs beside another's idle threads.
+    runtimes: whose each call is, if they are not all of one. When another one's turn comes, it waits until the idle
+    threads of the last have stopped looking for work, and makes its first call twice, as in a loop of its own.
     on_progress: called before each round with 1.
     """
     spent: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
         call()
         call()
-    began = time.perf_counter()
+    began, last = time.perf_counter(), None
     for done in range(rounds):
         if done >= 5 and time.perf_counter() - began > seconds:
             break
         if on_progress is not None:
             on_progress(1)
         for name, call in calls.items():
-            if rest_s:
-                time.sleep(rest_s)
+            if runtimes is not None and runtimes[name] != last:
+                last = runtimes[name]
+                time.sleep(REST_S)
+                call()
             start = time.perf_counter()
             call()
             spent[name].append(1000 * (time.perf_counter() - start))

@@ -8,7 +8,9 @@ from supple.backbones.networks import fitting
 from supple.backbones.protocols import takes_sound
 from supple.errors import RecipeError
 from supple.methods.dense import Dense
+from supple.methods.elastic import Elastic
 from supple.methods.exits import Exits
+from supple.methods.merge_tokens import MergeTokens
 from supple.methods.nested import Nested
 from supple.methods.prune import Prune
 from supple.methods.shuffle import Shuffle
@@ -25,6 +27,8 @@ METHODS: dict[str, type[FlexibleModel]] = {
     "skip": Skip,
     "prune": Prune,
     "nested": Nested,
+    "merge_tokens": MergeTokens,
+    "elastic": Elastic,
     "static": Static,
 }
 

@@ -16,15 +16,17 @@ from torch import nn
 
 from supple.backbones import BACKBONES
 from supple.backbones.dims import Shape as Kept
-from supple.backbones.networks import check_outputs, fitting, timm_facts
+from supple.backbones.networks import check_outputs, fitting, is_plain_vit, timm_facts
 from supple.backbones.protocols import own_task
 from supple.backbones.weights import expected_input, is_published, start
 from supple.errors import RecipeError
 from supple.methods import METHODS
 from supple.methods.dense import Dense, Read
+from supple.methods.elastic import Elastic
 from supple.methods.exits import Exits, Wanted, Way
 from supple.methods.freezing import unfreeze_new
 from supple.methods.gates import Inputs, Oracle
+from supple.methods.merge_tokens import MergeTokens
 from supple.methods.nested import Nested
 from supple.methods.prune import Pairs, Prune
 from supple.methods.ranking import Ranking
@@ -38,6 +40,7 @@ from supple.recipe import named_settings
 Path_ = str | PathLike[str]
 M = TypeVar("M", bound=FlexibleModel)
 Network = nn.Module | str
+TRUNKS = (Shuffle, Skip, Dense, MergeTokens)  # methods that take a transformer as stem, blocks and head
 
 # Each builder hands on all that it was given, by name: `**locals()`. So it has no local names but its arguments.
 
@@ -75,7 +78,7 @@ def slim(
     widths: Sequence[float] = (0.25, 0.5, 0.75, 1.0),
     divisor: int = 8,
 ) -> Slim:
-    """Widths: the first share of every layer's channels. See `methods/slim.py`; `network` is a flat nn.Sequential."""
+    """Widths: the first share of every layer's channels. See `methods/slim.py`; `network` is a convolutional one."""
     widths = tuple(widths)
     return _flexible(Slim, **locals())
 
@@ -165,6 +168,42 @@ def nested(
     return _flexible(Nested, **locals())
 
 
+def merge_tokens(
+    network: Network,
+    *,
+    num_classes: int | None = None,
+    input_shape: Shape | None = None,
+    pretrained: bool | None = None,
+    weights: Path_ | None = None,
+    tokens: Sequence[int] = (2, 4, 8),
+) -> MergeTokens:
+    """Tokens that are alike become one, also without training. See `methods/merge_tokens.py`; a plain ViT."""
+    tokens = tuple(tokens)
+    return _flexible(MergeTokens, **locals())
+
+
+def elastic(
+    network: Network,
+    *,
+    num_classes: int | None = None,
+    input_shape: Shape | None = None,
+    pretrained: bool | None = None,
+    weights: Path_ | None = None,
+    widths: Sequence[float] = (0.25, 0.5, 0.75, 1.0),
+    at: str | Sequence[str] = (),
+    branch: Wanted | Sequence[Wanted] = "linear",
+    layers: bool = False,
+    tokens: Sequence[int] = (),
+    divisor: int = 8,
+    points: Sequence[str] = (),
+) -> Elastic:
+    """Several axes in one: exits and widths; of a plain ViT, layers and tokens too. See `methods/elastic.py`."""
+    at = (at,) if isinstance(at, str) else tuple(at)
+    branch = branch if isinstance(branch, (str, Mapping)) or not isinstance(branch, Sequence) else tuple(branch)
+    widths, tokens, points = tuple(widths), tuple(tokens), tuple(map(str, points))
+    return _flexible(Elastic, **locals())
+
+
 def static(
     network: Network,
     *,
@@ -193,7 +232,8 @@ def _flexible(
 ) -> M:
     spec, fresh = None, []
     if isinstance(network, str):
-        spec, input_shape, num_classes = _named(network, method in (Shuffle, Skip, Dense), input_shape, num_classes)
+        trunk = method in TRUNKS or (method is Elastic and is_plain_vit(network))
+        spec, input_shape, num_classes = _named(network, trunk, input_shape, num_classes)
         network = _made(spec, input_shape, num_classes)
         fresh = _filled(network, spec, input_shape, pretrained, weights)
     elif pretrained or weights is not None:
@@ -205,6 +245,7 @@ def _flexible(
     model = method(network, **facts, **settings)  # type: ignore[call-arg]
     if spec is None and num_classes is not None and "num_classes" not in facts:  # else the method has seen to it
         check_outputs(model, input_shape, num_classes)
+    model.start([name for name in model.state_dict() if not name.startswith("backbone.")])
     model.input_shape, model.backbone_spec, model.task = input_shape, spec, own_task(network) or model.task
     if spec is not None and len(fresh) < len(network.state_dict()):
         model.expected_input = expected_input(spec)

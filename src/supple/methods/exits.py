@@ -169,10 +169,13 @@ class Exits(FlexibleModel):
             part.train(mode)
         return self
 
-    def _apply(self, fn: Any, recurse: bool = True) -> "Exits":
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+    def refresh(self) -> None:
         if self._bodies is not None:
             self._bodies.forget()
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "Exits":
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self.refresh()
         return self
 
     @property

@@ -6,7 +6,7 @@ a network of its own shape that shares all weights.
 
 import copy
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -15,13 +15,13 @@ from torch.nn import functional as F
 
 from supple.backbones.dims import Shape, blocks_of, check_shape, cut_block, first, resize, shape_of, sliced
 from supple.errors import RecipeError
-from supple.methods._trunk import in_turn
 from supple.methods.ranking import equal_scores, keep
-from supple.model import FlexibleModel, Outputs, as_output
-from supple.point import FULL, AnyPoint, Point
+from supple.methods.static import Static
+from supple.methods.widths import Widths
+from supple.model import FlexibleModel
 
 
-class Nested(FlexibleModel):
+class Nested(Widths):
     """Points `width=0.2` ... `full` over a transformer: the share of all prunable dimensions that a width keeps."""
 
     backbone: nn.Module
@@ -33,70 +33,48 @@ class Nested(FlexibleModel):
         widths: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8),  # shares of the dimensions, below 1
         shapes: tuple[Shape, ...] = (),  # of each width, as supple prune finds them; none: all blocks alike
     ) -> None:
-        super().__init__()
-        if list(widths) != sorted(set(widths)) or not widths or not 0 < widths[0] <= widths[-1] < 1:
+        if not widths:
+            raise RecipeError("method.widths is []: there is nothing to narrow to.", "Say [0.4, 0.8].")
+        dimensions = Dimensions(backbone, widths, shapes)
+        super().__init__(Static(backbone), widths, dimensions)
+        self.shapes = dimensions.shapes
+
+
+class Dimensions:
+    """The narrowing of transformers: what each width keeps of every block, the first dimensions."""
+
+    def __init__(
+        self, network: nn.Module, widths: Sequence[float], shapes: Sequence[Shape] = (), multiple: int = 1
+    ) -> None:
+        if list(widths) != sorted(set(widths)) or (widths and not 0 < widths[0] <= widths[-1] < 1):
             raise RecipeError(f"method.widths is {list(widths)}: they must rise, between 0 and 1.", "Say [0.4, 0.8].")
         if shapes and len(shapes) != len(widths):
             raise RecipeError(f"method.shapes has {len(shapes)} shapes for {len(widths)} widths.", "Give one for each.")
-        self.backbone = backbone
-        full = shape_of(backbone)
-        scores = equal_scores(blocks_of(backbone))
-        shapes = shapes or tuple(keep(scores, 1 - width).shape for width in widths)
-        self.shapes = {width: check_shape(shape, full) for width, shape in zip(widths, shapes)}
+        full = shape_of(network)
+        scores = equal_scores(blocks_of(network))
+        shapes = shapes or tuple(keep(scores, 1 - width, multiple=multiple).shape for width in widths)
+        self.shapes = {float(width): check_shape(shape, full) for width, shape in zip(widths, shapes)}
         for (less, small), (more, large) in itertools.pairwise([*self.shapes.items(), (1.0, full)]):
             if any(a > b for pair in zip(small, large) for a, b in zip(*pair)):
                 cure = "A smaller width keeps no more of any block than a larger one."
                 raise RecipeError(f"method.shapes: width {less:g} is larger somewhere than {more:g}.", cure)
-        self.points = (*(Point(width=width) for width in widths), FULL)
-        self._narrow: dict[float, nn.Module] = {}  # made when first asked for
 
-    def rank(self, point: Point) -> float:
-        return point.width
+    def view(self, model: FlexibleModel, width: float) -> FlexibleModel:
+        shared: dict[int, Any] = {id(part): part for part in (*model.parameters(), *model.buffers())}
+        narrow = copy.deepcopy(model, shared)
+        for block, (dims, hidden) in zip(blocks_of(narrow), self.shapes[width]):
+            cut_block(block, first(dims), first(hidden), Part)
+        narrow.refresh()
+        return narrow
 
-    def run(self, x: Any, points: Iterable[AnyPoint]) -> Outputs:
-        yield from in_turn(self.order(points), x, lambda x, p: as_output(p, self.network(p.width)(x)))
+    def cut(self, model: FlexibleModel, width: float) -> FlexibleModel:
+        narrow = copy.deepcopy(model)
+        resize(narrow, self.shapes[width])
+        narrow.refresh()
+        return narrow
 
-    def network(self, width: float) -> nn.Module:
-        """The network of a width; it shares its weights with all others."""
-        if width == 1:
-            return self.backbone
-        if width not in self._narrow:
-            with torch.inference_mode(False):  # it may be trained later
-                self._narrow[width] = narrowed(self.backbone, self.shapes[width])
-        return self._narrow[width]
-
-    def plain(self, point: Point) -> nn.Module:
-        network = copy.deepcopy(self.backbone)
-        if point != FULL:
-            resize(network, self.shapes[point.width])
-        return network
-
-    def train(self, mode: bool = True) -> "Nested":
-        super().train(mode)
-        for network in self._narrow.values():
-            network.train(mode)
-        return self
-
-    def _apply(self, fn: Any, recurse: bool = True) -> "Nested":
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self._narrow.clear()  # they may hold tensors that were replaced
-        return self
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Nested":
-        new = self.__class__.__new__(self.__class__)
-        memo[id(self)] = new
-        for name, value in self.__dict__.items():
-            new.__dict__[name] = {} if name == "_narrow" else copy.deepcopy(value, memo)
-        return new
-
-
-def narrowed(network: nn.Module, shape: Shape) -> nn.Module:
-    """A network of another shape that shares every weight of this one."""
-    shared = {id(part): part for part in (*network.parameters(), *network.buffers())}
-    narrow = copy.deepcopy(network, shared)
-    for block, (dims, hidden) in zip(blocks_of(narrow), shape):
-        cut_block(block, first(dims), first(hidden), Part)
-    return narrow
+    def start(self, model: FlexibleModel, fresh: Sequence[str]) -> None:
+        """The dimensions are in the order that their network was given in: `supple prune` has sorted them."""
 
 
 class Part(nn.Module):

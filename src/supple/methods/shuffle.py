@@ -15,8 +15,8 @@ from torch.nn import functional as F
 
 from supple.backbones.protocols import Trunk
 from supple.errors import PointError
-from supple.methods._trunk import blocks_path, check_range, trunk_of, with_blocks, without_blocks
-from supple.model import FlexibleModel, Output, Outputs, Stage, is_empty, select
+from supple.methods._trunk import Ends, blocks_path, check_range, in_steps, trunk_of, with_blocks
+from supple.model import FlexibleModel, Output, Outputs, Stage, State
 from supple.point import FULL, AnyPoint, Group, Point
 
 Layers = tuple[int, ...]
@@ -169,30 +169,18 @@ class Shuffle(FlexibleModel):
         return super().forward(x, point)
 
     def _run(self, x: Any, points: Iterable[AnyPoint], guess: bool) -> Outputs:
-        asked = self.order(points)
-        if not asked:
-            return
-        known: dict[Layers, tuple[Tensor, tuple[Tensor, ...]]] = {(): (self.trunk.stem(x), ())}
-        for place, point in enumerate(asked):
-            layers = self.sequence(point)
-            later = [self.sequence(other) for other in asked[place + 1 :]]
-            done = max((begun for begun in known if layers[: len(begun)] == begun), key=len)
-            state, guesses = known[done]
-            for position in range(len(done), len(layers)):
-                layer = layers[position] - 1
-                state = self.layer(state, layer, position)
-                if guess:
-                    guesses = (*guesses, self.predictors[layer](state.mean(1)))
-                begun = layers[: position + 1]
-                if any(other[: position + 1] == begun for other in later):
-                    known[begun] = state, guesses
+        def step(state: State, layer: int, position: int) -> State:
+            tokens, guesses = state
+            tokens = self.layer(tokens, layer - 1, position)
+            return tokens, (*guesses, self.predictors[layer - 1](tokens.mean(1))) if guess else ()
+
+        def answer(point: Point, state: State) -> Output:
+            tokens, guesses = state
             aux = {"position": torch.stack(guesses, 1)} if guesses else {}
-            keep = yield Output(point, self.trunk.head(state), aux)
-            known = {b: held for b, held in known.items() if any(other[: len(b)] == b for other in later)}
-            if keep is not None:
-                if is_empty(keep):
-                    return
-                known = {b: (select(s, keep), select(g, keep)) for b, (s, g) in known.items()}
+            return Output(point, self.trunk.head(tokens), aux)
+
+        asked = [(point, self.sequence(point)) for point in self.order(points)]
+        return in_steps(asked, lambda: (self.trunk.stem(x), ()), step, answer)
 
     def penalty(self, outputs: Sequence[Output]) -> Tensor:
         """`predict`: how badly the layers say where they stood, mean over layers and outputs."""
@@ -255,18 +243,6 @@ class At(nn.Module):
 
     def forward(self, state: Tensor) -> Tensor:
         result: Tensor = self.block(self.encode(state, self.row, self.position))
-        return result
-
-
-class Ends(nn.Module):
-    """The stem or the head of a backbone as a module of its own."""
-
-    def __init__(self, backbone: nn.Module, part: Literal["stem", "head"]) -> None:
-        super().__init__()
-        self.backbone, self.part = without_blocks(backbone), part
-
-    def forward(self, x: Any) -> Tensor:
-        result: Tensor = getattr(self.backbone, self.part)(x)
         return result
 
 

@@ -114,6 +114,7 @@ def fit(
     *,
     budget: float | None = None,
     drop: float | None = None,
+    among: Sequence[Point] = (),
     measure: str = "max_probability",
     keep_dominated: bool = False,
 ) -> Fitted:
@@ -123,19 +124,22 @@ def fit(
 
     For a budget, as many samples go deep as it allows; for an accuracy, as few as it allows. Where a single point is
     as good as that, it answers everything: the most accurate one within the budget, or the cheapest that keeps the
-    accuracy. Exits that an earlier one is at least as accurate as are not looked at, unless `keep_dominated`.
+    accuracy. Exits that an earlier one is at least as accurate as are not looked at, unless `keep_dominated`. Points
+    that are not `among` some are not looked at either; none: all may be.
     """
-    points, last = samples.points, len(samples.points) - 1
+    points = samples.points
+    allowed = [i for i, point in enumerate(points) if not among or point in among]
     temperatures = [fit_temperature(logits, samples.labels) for logits in samples.logits]
     scores = _Scores.of(samples, measure, temperatures)
     dominated = find_dominated(points, scores.right.mean(0).tolist())
-    used = [i for i in range(last + 1) if i == last or keep_dominated or points[i] not in dominated]
+    used = [i for i in allowed if i == allowed[-1] or keep_dominated or points[i] not in dominated]
 
     def judged(places: Sequence[int], depth: float = 0.0) -> Judged:
         """The policy of the family that looks at these points, and what it does."""
         thresholds = thresholds_for(scores.sure[:, places[:-1]], geometric(depth, len(places)))
         policy = Policy(tuple(points[i] for i in places), thresholds, tuple(temperatures[i] for i in places), measure)
-        fitted = _shortened(Fitted(policy, costs(policy.points), temperatures, dominated))
+        policy = _shortened(policy)
+        fitted = Fitted(policy, costs(policy.points), temperatures, dominated)
         return fitted, _outcome(fitted, scores)
 
     singles = [judged((i,)) for i in used]
@@ -172,7 +176,7 @@ def _deepest(chain: Chain | None, singles: list[Judged], budget: float) -> Judge
 
 def _cheapest(chain: Chain | None, singles: list[Judged], drop: float) -> Judged:
     """The cheapest that keeps the accuracy, by the labels and by the calibrated probabilities: alone, each may do so by
-    luck. Of the family, one that all deeper ones keep it with. The full model always does.
+    luck. Of the family, one that all deeper ones keep it with. The full model always does, if it may answer.
     """
 
     def keeps(one: Judged) -> bool:
@@ -180,17 +184,16 @@ def _cheapest(chain: Chain | None, singles: list[Judged], drop: float) -> Judged
         return max(lost, one[1].predicted_drop) <= drop
 
     family = map(chain, np.linspace(DEEPEST, SHALLOWEST, DEPTHS)) if chain is not None else ()
-    kept = [*itertools.takewhile(keeps, family), *filter(keeps, singles[:-1]), singles[-1]]
+    kept = [*itertools.takewhile(keeps, family), *filter(keeps, singles)]
+    if not kept:
+        cause = f"these points are not as accurate as that: within {100 * drop:g} percentage points of the full model."
+        raise RecipeError(cause, "Name full among them, or allow a larger drop.")
     return min(kept, key=lambda one: one[1].cost)
 
 
-def _shortened(fitted: Fitted) -> Fitted:
+def _shortened(policy: Policy) -> Policy:
     """Without the points behind one that stops everybody."""
-    policy = fitted.policy
-    if 0.0 not in policy.thresholds:
-        return fitted
-    end = policy.thresholds.index(0.0)
-    return replace(fitted, policy=policy.only(range(end + 1)), costs=fitted.costs[: end + 1])
+    return policy.only(range(policy.thresholds.index(0.0) + 1)) if 0.0 in policy.thresholds else policy
 
 
 def geometric(depth: float, count: int) -> list[float]:

@@ -28,7 +28,7 @@ def _summary(document: dict[str, Any]) -> str:
     lost = 100 * (done["full_accuracy"] - done["accuracy"])
     near = f"{abs(lost):.1f} points {'below' if lost > 0 else 'above'}" if abs(lost) >= 0.05 else "the same as"
     return (
-        f"An image stops at the first exit that is sure enough of it ({escape(document['measure'].replace('_', ' '))};"
+        f"An image stops at the first point that is sure enough of it ({escape(document['measure'].replace('_', ' '))};"
         f" target: <code>{escape(target)}</code>). On images that had no part in the choice, this"
         f" took <strong>{100 * done['cost'] / full:.0f} %</strong> of the full model's {what} at an accuracy of"
         f" <strong>{100 * done['accuracy']:.1f} %</strong>, {near} the full model."

@@ -5,7 +5,6 @@ from typing import Any
 
 from torch import nn
 
-from supple.backbones.protocols import own_rates
 from supple.errors import RecipeError
 from supple.model import FlexibleModel
 from supple.recipe import Train
@@ -38,14 +37,12 @@ def rate_factors(model: FlexibleModel, layer_decay: float) -> Mapping[str, float
 
     The layers of a network of timm are those that timm counts; branches and other parts beside it learn at full rate.
     """
-    factors: dict[str, float] = {}
+    factors = dict(model.rates())
     if model.backbone is None:
         if layer_decay != 1:
             cause = "train.layer_decay is set, but this method took the network apart."
             raise RecipeError(cause, "Leave it out.")
         return factors
-    for name, factor in own_rates(model.backbone).items():
-        factors[f"backbone.{name}"] = factor
     if layer_decay == 1:
         return factors
     prefix, network = next(

@@ -135,6 +135,7 @@ def train(recipe: Recipe | None, folder: str | Path, *, resume: bool = False, qu
 def begun(recipe: Recipe, model: FlexibleModel, quiet: bool) -> Recipe:
     """Gives a fresh model the values that it starts from; the recipe with what was found to be new and learns."""
     fresh = initialise(model, recipe, quiet)
+    model.start(fresh)
     unfrozen = unfreeze_new(model, fresh, bool(recipe.method.get("freeze_random")))
     if not unfrozen:
         return recipe
@@ -287,6 +288,7 @@ def fit_phase(training: Training, points: Sequence[Point]) -> TrainState:
     fabric, settings, folder, model = training.fabric, training.settings, training.folder, training.model
     group, task, steps = model.groups.get(settings.sample), TASKS[model.task], training.steps
     sample = SAMPLERS[settings.sample] if group is None else from_group(group)
+    counted = (model.points, "drawn") if group is None else ((), group.name)
     average = averaged(model, settings)
     wrapped, optimizer = set_up(fabric, settings, model)
     state = restore(fabric, folder, model, optimizer, average)
@@ -305,13 +307,13 @@ def fit_phase(training: Training, points: Sequence[Point]) -> TrainState:
                 torch.manual_seed(seed)  # dropout and the like
                 progressed = state.epoch - state.start + state.step / steps
                 set_rates(optimizer, factor(progressed, state.history))
-                chosen, objective = sample(points, random.Random(seed)), training.objective(progressed)
+                chosen, objective = sample(points, random.Random(seed), model.draw), training.objective(progressed)
                 given = mixed(settings, x, y, len(model.classes))
                 outputs, value = training_step(fabric, settings, wrapped, optimizer, objective, given, chosen)
                 if not math.isfinite(value):
                     bad = [str(output.point) for output in outputs if not task.losses(output, y).isfinite().all()]
                     raise broken(bad, f"at epoch {state.epoch + 1}, step {state.step + 1}", folder)
-                state.tally(outputs, y, value, task, group.name if group else None)
+                state.tally(outputs, y, value, task, *counted)
                 if average is not None:
                     average.update(model, (state.epoch - state.start) * steps + state.step)
                 progress.step(state.epoch, value, len(outputs[0].logits) * fabric.world_size)

@@ -18,7 +18,7 @@ from supple import files
 from supple.backbones import BACKBONES
 from supple.backbones._cut.cut_points import cuts
 from supple.backbones._cut.timing import nearest_in_time
-from supple.backbones.networks import timm_facts
+from supple.backbones.networks import is_plain_vit, timm_facts
 from supple.backbones.weights import available, cure_for, expected_input, start
 from supple.checkpoint import MANIFEST, RECIPE, STATE
 from supple.data._io.decode import header
@@ -36,7 +36,7 @@ from supple.training.state import begin
 
 NETWORK = "tf_efficientnet_lite0"  # where its weights can be had
 FROM_NOTHING = "fastnet"
-TRUNKS = ("shuffle", "skip", "dense")  # methods that need a transformer as stem, blocks and head
+TRUNKS = ("shuffle", "skip", "dense", "merge_tokens")  # methods that need a transformer as stem, blocks and head
 SHARES = (0.25, 0.5, 0.75)  # of the full network's time, at which it gets exits
 LEAST_PICTURES = 4  # for training, of each class on average
 LOOKED_AT = 200  # pictures whose size is read
@@ -200,7 +200,8 @@ def _start(survey: Survey, network: str | None, weights: str | None, method: str
 
 def _section(name: str, method: str) -> dict[str, Any]:
     if timm_facts(name) is not None:
-        return {"name": "vit" if method in TRUNKS else "timm", "model": name}
+        trunk = method in TRUNKS or (method == "elastic" and is_plain_vit(name))
+        return {"name": "vit" if trunk else "timm", "model": name}
     if name in BACKBONES:
         return {"name": name}
     import timm

@@ -19,6 +19,7 @@ from supple.checkpoint import METRICS, RECIPE, STATE, read_json, read_tensors, w
 from supple.errors import CheckpointError, RecipeError, SaveError, SuppleError
 from supple.files import locked, sha256, write
 from supple.model import FlexibleModel, Output
+from supple.point import Point
 from supple.recipe import Recipe, load_recipe
 from supple.tasks import Task
 from supple.text import say
@@ -26,7 +27,7 @@ from supple.text import say
 BEST = f"{STATE}/best.safetensors"
 KEPT_STATES = 2
 Sections = dict[str, dict[str, Any]]
-# What a recipe may leave open, and the first start writes down: see autotune.py and build.pin.
+# What a recipe may leave open, and the first start writes down (see autotune.py and build.pin), or a search.
 CHOSEN: dict[str, Any] = {
     "threads": 0,
     "precision": "auto",
@@ -42,6 +43,7 @@ CHOSEN: dict[str, Any] = {
     "interpolation": None,
     "fingerprint": None,
     "unfrozen": [],
+    "points": [],
 }
 
 
@@ -60,8 +62,10 @@ class TrainState:
     sums: dict[str, list[float]] = field(default_factory=dict)  # of the epoch under way: loss, score (if any), samples
     joint: list[float] = field(default_factory=lambda: [0.0, 0.0])  # joint loss and steps of the epoch under way
 
-    def tally(self, outputs: Sequence[Output], y: Any, loss: float, task: Task, group: str | None = None) -> None:
-        """Adds one step to the figures of the epoch under way; outputs of a group's points count as the group's."""
+    def tally(
+        self, outputs: Sequence[Output], y: Any, loss: float, task: Task, points: Sequence[Point], others: str
+    ) -> None:
+        """Adds one step to the figures of the epoch under way; what is not one of these points counts as the others."""
         self.step += 1
         self.joint = [self.joint[0] + loss, self.joint[1] + 1]
         measures = [task.losses, *(each for name, each in task.each.items() if name == task.metric)]
@@ -69,7 +73,7 @@ class TrainState:
             figures = [figure(output, y).mean() for output in outputs for figure in measures]
             found = torch.stack(figures).view(len(outputs), -1).tolist()  # one wait for the device, not one per point
         for output, values in zip(outputs, found):
-            name, samples = group or str(output.point), len(output.logits)
+            name, samples = str(output.point) if output.point in points else others, len(output.logits)
             old = self.sums.get(name, [0.0] * (1 + len(values)))
             self.sums[name] = [*(a + samples * b for a, b in zip(old, values)), old[-1] + samples]
 

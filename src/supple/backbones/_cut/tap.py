@@ -67,7 +67,7 @@ def find_tap(network: nn.Module, name: str, shape: tuple[int, ...], node: fx.Nod
     if len(shape) == 1:
         return Tap("flat", shape[0])
     if len(shape) == 2:
-        return _tokens(network, name, shape)
+        return find_tokens(network, name, shape)
     if len(shape) != 3:
         raise RecipeError(
             f"{name} gives a tensor of shape {('batch', *shape)}: neither a map, nor tokens, nor features.",
@@ -83,7 +83,8 @@ def find_tap(network: nn.Module, name: str, shape: tuple[int, ...], node: fx.Nod
     return Tap("nhwc", third, first, second)
 
 
-def _tokens(network: nn.Module, name: str, shape: tuple[int, ...]) -> Tap:
+def find_tokens(network: nn.Module, name: str, shape: tuple[int, ...]) -> Tap:
+    """The tap of (tokens, channels)."""
     count, channels = shape
     own = getattr(network, "num_prefix_tokens", None)  # of a transformer of timm
     for prefix in dict.fromkeys([own if isinstance(own, int) else 0, 0, 1, 2]):

@@ -1,5 +1,6 @@
 """Engines by name. One runs graphs, of an exported folder or of a run itself, on arrays with the batch first."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -9,6 +10,7 @@ import numpy as np
 
 from supple.errors import RecipeError
 from supple.machine import has_bf16
+from supple.point import Point
 from supple.text import did_you_mean
 
 Array = np.ndarray[Any, Any]
@@ -48,6 +50,22 @@ class Graphs:
     def answering(self) -> list[str]:
         """The points, and those that answer along the chain."""
         return list(dict.fromkeys((*self.points, *(stage.point for stage in self.stages if stage.point))))
+
+    def from_start(self, points: Iterable[str]) -> tuple[Stage, ...]:
+        """Those of the points that are here as stages, each of which begins with the input."""
+        return tuple(Stage(None, self.points[point], point) for point in points if point in self.points)
+
+    def stages_for(self, points: Sequence[Point]) -> tuple[Stage, ...]:
+        """What answers these points one after the other: the chain, if all of them are exits of it; else a cascade, in
+        which each runs from the start."""
+        answering = {stage.point for stage in self.stages}
+
+        def is_exit(point: Point) -> bool:
+            """Also one whose head is left out here."""
+            return str(point) in answering or not point.chosen().keys() - {"exit"}
+
+        along = bool(self.stages) and all(map(is_exit, points))
+        return self.stages if along else self.from_start(map(str, points))
 
     def leave_out(self, points: set[str], heads: set[str], layers: bool = False) -> "Graphs":
         """Without some points, some heads of the chain (their stages run on and do not answer), or the layers."""

@@ -5,7 +5,7 @@ In bf16 it holds a copy of the weights in bf16: autocast would cast them at ever
 
 import copy
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -92,18 +92,19 @@ class TorchEngine:
         return in_bf16(module) if self.precision == "bf16" else module
 
 
-def graphs_of(model: FlexibleModel) -> Graphs:
-    """The points of a model, and its stages where more than one of them answers."""
-    points = {str(point): str(point) for point in (*model.settled, *model.points)}
+def graphs_of(model: FlexibleModel, points: Iterable[Point] = ()) -> Graphs:
+    """The points of a model, and further ones; and its stages where more than one of them answers."""
+    names = [str(point) for point in model.order((*model.offered, *points))]
+    graphs = dict(zip(names, names))
     answers = answering(model)
     if sum(point is not None for point in answers) < 2:
-        return Graphs(points)
+        return Graphs(graphs)
     stages = [
         Stage(f"body-{k}", None if point is None else f"head-{k}", None if point is None else str(point))
         for k, point in enumerate(answers[:-1], 1)
     ]
     last = Stage(None, f"head-{len(answers)}", str(answers[-1]))
-    return Graphs(points, (*stages, last))
+    return Graphs(graphs, (*stages, last))
 
 
 def in_bf16(module: nn.Module) -> nn.Module:

@@ -1,0 +1,191 @@
+"""Points scored on validation samples and timed on an engine: for real, and each once."""
+
+import copy
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from supple.cost import PointCosts
+from supple.device import placed
+from supple.errors import RecipeError, SuppleError
+from supple.exporting.write import Held, Wanted, must_be_exportable, precision_of
+from supple.exporting.write import export as write_graphs
+from supple.inference.bundle import open_bundle
+from supple.inference.compare import compare, time_model
+from supple.inference.engines import ENGINES, available, check_device, not_installed
+from supple.inference.predictor import Predictor
+from supple.inference.select import Choice, of_bundle
+from supple.ladder import TIMES, Ladder, Row
+from supple.model import FlexibleModel
+from supple.point import FULL, Point
+from supple.progress import counting
+from supple.scoring import OnProgress, Score, evaluate
+from supple.searching.memory import Memory
+from supple.text import did_you_mean, say
+
+T = TypeVar("T")
+TOGETHER = 6  # points that are scored in one pass over the samples, or timed in turn: an interruption loses so many
+ROUNDS, SECONDS = 100, 20.0  # of those that are timed together
+
+
+@dataclass(frozen=True)
+class Tools:
+    """How points are measured."""
+
+    macs: Callable[[Point], int]
+    score: Callable[[Sequence[Point], OnProgress], Iterable[Score]]
+    time: Callable[[Sequence[Point]], Iterable[Row]]
+
+
+class Measurements:
+    """A row for every point that was scored, with its MACs and, once it was timed, its times.
+
+    samples: how many a point is scored on. scored_on, timed_on: the circumstances that are remembered with the results.
+    """
+
+    def __init__(
+        self,
+        tools: Tools,
+        memory: Memory,
+        *,
+        samples: int,
+        scored_on: str,
+        timed_on: str,
+        quiet: bool = True,
+    ) -> None:
+        self._tools, self._memory, self._samples, self._quiet = tools, memory, samples, quiet
+        self._scored_on, self._timed_on = scored_on, timed_on
+        self._asked: set[str] = set()  # points that were scored, or had been, for this search
+        self._macs = {name: row.ceiling for name, row in memory.rows("scores", scored_on).items()}
+
+    @property
+    def every(self) -> list[Row]:
+        """All that is known, from earlier searches too."""
+        times = self._memory.rows("times", self._timed_on)
+        known = self._memory.rows("scores", self._scored_on).values()
+        return [_timed(row, times[row.point]) if row.point in times else row for row in known]
+
+    @property
+    def rows(self) -> list[Row]:
+        """Of the points that this search has asked for: the same ones when it is made again."""
+        return [row for row in self.every if row.point in self._asked]
+
+    def start(self, name: str, make: Callable[[], list[Point]]) -> list[Point]:
+        """The points that a search of this name began with, or would: it publishes others, and may be made again."""
+        known = self._memory.starts.get(name)
+        if known is None:
+            points = make()
+            self._memory.begin(name, [str(point) for point in points])
+            return points
+        return [Point.parse(text) for text in known]
+
+    def macs(self, point: Point) -> int:
+        """Of one sample at most, counted once."""
+        found = self._macs.get(str(point))
+        if found is None:
+            found = self._macs[str(point)] = self._tools.macs(point)
+        return found
+
+    def score(self, points: Sequence[Point]) -> None:
+        self._asked |= {str(point) for point in points}
+        known = self._memory.rows("scores", self._scored_on)
+        missing = [point for point in dict.fromkeys(points) if str(point) not in known]
+        with counting(self._samples * len(missing), "scoring", quiet=self._quiet) as advance:
+            for some in _in_parts(missing):
+                found = self._tools.score(some, lambda done, some=some: advance(done * len(some)))  # type: ignore[misc]
+                rows = [self._row(score) for score in found]
+                self._memory.remember("scores", self._scored_on, rows)
+
+    def time(self, points: Sequence[Point]) -> None:
+        known = self._memory.rows("times", self._timed_on)
+        missing = [point for point in dict.fromkeys(points) if str(point) not in known]
+        with counting(len(missing), "timing", quiet=self._quiet, timing=True) as advance:
+            for some in _in_parts(missing):
+                self._memory.remember("times", self._timed_on, self._tools.time(some))
+                advance(len(some))
+
+    def _row(self, score: Score) -> Row:
+        macs = self.macs(Point.parse(score.name))
+        worst = None if score.macs is None else macs  # where the cost depends on the sample
+        return Row(score.name, **{"macs": macs, "macs_worst": worst, **score.facts()})
+
+
+def _timed(row: Row, times: Row) -> Row:
+    names = ("engine", "precision", "batch", "threads", "machine", *TIMES)
+    return replace(row, **{name: getattr(times, name) for name in names})
+
+
+def _in_parts(points: Sequence[T]) -> Iterator[Sequence[T]]:
+    return (points[start : start + TOGETHER] for start in range(0, len(points), TOGETHER))
+
+
+# --- the tools of a model ---------------------------------------------------------------------------------------------
+
+
+def check_engine(model: FlexibleModel, engine: str, device: str) -> None:
+    """Refuses an engine that is not here or cannot run the model."""
+    if engine not in ENGINES:
+        raise RecipeError(f'there is no engine "{engine}".', did_you_mean(engine, ENGINES))
+    kind = ENGINES[engine][2][0]
+    if engine not in available(kind):
+        raise not_installed(engine)
+    check_device(engine, device)
+    if engine != "torch":
+        precision_of(kind, int8=False, bf16=False)
+        must_be_exportable(model)
+
+
+def tools_of(model: FlexibleModel, data: Any, *, engine: str, threads: int, device: str) -> Tools:
+    """How the points of a model are counted, scored on some data (on the device), and timed on an engine."""
+    costs = PointCosts()
+
+    def score(points: Sequence[Point], on_progress: OnProgress) -> list[Score]:
+        with placed(model, device):
+            return evaluate(model, data, points, on_progress=on_progress)
+
+    def time(points: Sequence[Point]) -> Ladder:
+        known = [Row(str(point), macs=costs.macs(model, point)) for point in points]
+        view = with_points(model, points, known)
+        return time_points(view, points, data, engine=engine, threads=threads, device=device)
+
+    return Tools(partial(costs.macs, model), score, time)
+
+
+def with_points(model: FlexibleModel, points: Sequence[Point], known: Iterable[Row] = ()) -> FlexibleModel:
+    """The model with these points and a ladder of its own, without a policy; it shares the weights."""
+    view = copy.copy(model)
+    view.ladder, view.policy = Ladder(known), None
+    if model.publishes:
+        view.publish(points)
+    return view
+
+
+def time_points(
+    model: FlexibleModel, points: Sequence[Point], data: Any, *, engine: str, threads: int, device: str
+) -> Ladder:
+    """The times of some of a model's points for one sample. An engine gets each as a graph, which is checked on data;
+    a point that cannot be exported, other than the full model, is named and left out."""
+    how: dict[str, Any] = {"batch": 1, "threads": threads, "rounds": ROUNDS, "seconds": SECONDS}
+    if engine == "torch":
+        return time_model(model, [str(point) for point in points], device=device, **how)
+    made: list[tuple[Choice, Predictor]] = []
+    with tempfile.TemporaryDirectory(prefix="supple-search-") as place:
+        for number, point in enumerate(points):
+            folder = Path(place) / str(number)
+            try:
+                wanted = Wanted(ENGINES[engine][2][0], points=(point,), chain=False)
+                write_graphs(model, "", folder, wanted, Held(val=data))
+            except SuppleError as error:
+                if point == FULL:
+                    raise
+                say(f"{point} is left out: {error.cause}")
+                continue
+            bundle = open_bundle(folder)
+            made.append((Choice(engine, bundle, device=device), of_bundle(bundle, engine, threads, device)))
+        found = compare(made, **how) if made else Ladder()
+        for _, one in made:
+            one.close()
+    return Ladder(replace(row, folder=None) for row in found)

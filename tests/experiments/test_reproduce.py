@@ -1,0 +1,162 @@
+"""The verb from end to end on a tiny experiment: trained, evaluated, judged, told; and what the page must say."""
+
+import copy
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from test_declared import TINY
+
+import supple
+from supple.errors import CheckpointError, RecipeError
+from supple.experiments import declared, reproduction
+from supple.experiments.page import BEGIN, END
+from supple.experiments.running import run_one
+
+ROOT = Path(__file__).parents[2]
+VIT = {"name": "timm", "model": "vit_tiny_patch16_224", "args": {"patch_size": 4, "embed_dim": 24, "depth": 2}}
+
+
+def experiment(**changes: Any) -> dict[str, Any]:
+    """Three epochs against none to speak of, on stripes: seconds."""
+    train = {**TINY["recipe"]["train"], "epochs": 3, "optimizer": "adamw", "lr": 3e-3}
+    made = {**copy.deepcopy(TINY), "evaluate": ["exit=1", "full"]}
+    made["recipe"] = {
+        "data": {"name": "generated", "batch_size": 64},
+        "backbone": {"name": "msdnet", "blocks": 2, "base": 1, "step": 1, "channels": 8, "growth_rate": 4},
+        "method": {"name": "exits"},
+        "train": train,
+    }
+    made["recipe"]["backbone"] |= {"growth_factors": [1, 2], "bottleneck_factors": [1, 2], "head_channels": 16}
+    made["arms"] = {"learnt": {}, "still": {"changes": ["train.lr=1e-9", "train.epochs=1"]}}
+    claim = {"text": "training helps", "expect": "above", "published": 70.0, "figures": "95 against 25"}
+    made["claims"] = {"C1": {**claim, "of": {"arm": "learnt"}, "minus": {"arm": "still"}}}
+    return {**made, **changes}
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch) -> dict[str, Any]:
+    """One experiment that comes with supple, a page, and folders for runs and results."""
+    (tmp_path / "recipes" / "claims").mkdir(parents=True)
+    path = tmp_path / "recipes" / "claims" / "small.yaml"
+    path.write_text(yaml.safe_dump(experiment(), sort_keys=False))
+    monkeypatch.setattr(declared, "recipe_folders", lambda: [tmp_path / "recipes"])
+    (tmp_path / "docs" / "img").mkdir(parents=True)
+    page = tmp_path / "docs" / "claims.md"
+    page.write_text(f"# Claims\n\n{BEGIN}\n{END}\n\nby hand\n")
+    return {"runs": tmp_path / "runs", "results": tmp_path / "results", "page": page}
+
+
+def test_an_experiment_from_end_to_end(places, command, monkeypatch):
+    found = supple.reproduce("small", **places, jobs=1, start=run_one)
+    assert sorted(found.ran) == [f"small/{arm}-{seed}" for arm in ("learnt", "still") for seed in range(3)]
+    (row,) = found.rows
+    assert row.verdict == "holds"
+    assert row.effect.points > 20
+    assert row.effect.half is not None
+    assert "holds" in str(found)
+
+    one = json.loads((places["results"] / "small" / "learnt-1.json").read_text())
+    assert set(one) == {*("experiment", "arm", "seed", "recipe", "minutes", "machine", "versions", "test", "costs")} | {
+        "points"
+    }
+    assert one["points"]["full"]["n"] == 64
+    assert one["costs"]["exit=1"]["macs"] < one["costs"]["full"]["macs"]
+
+    page = places["page"].read_text()
+    assert "| C1 | training helps (95 against 25) | holds |" in page
+    assert page.endswith("by hand\n")
+    assert (places["page"].parent / "img" / "claims.png").read_bytes()[:4] == b"\x89PNG"
+
+    shutil.rmtree(places["runs"])  # verdicts come from the results alone
+    monkeypatch.delattr("supple.data.registry.load")
+    again = supple.reproduce("small", **places)
+    assert (again.ran, again.rows) == ((), found.rows)
+    words = ("--results", places["results"], "--page", places["page"])
+    assert command("reproduce", "--check", *words).status == 0
+    said = command("reproduce", "--claims", "C1", "--no-run", *words, "--json").json
+    assert said["claims"][0]["verdict"] == "holds"
+    assert said["claims"][0]["difference"]["seeds"] == 3
+    assert said["ran"] == []
+
+
+def test_a_page_that_drifted_is_refused(places, command):
+    supple.reproduce(everything=True, run=False, **places)
+    told = {key: places[key] for key in ("results", "page")}
+    reproduction.check_page(**told)
+    places["page"].write_text(places["page"].read_text().replace("undecided", "holds"))
+    with pytest.raises(CheckpointError, match="differs from what the results give"):
+        reproduction.check_page(**told)
+    words = ("--results", places["results"], "--page", places["page"])
+    command("reproduce", "--check", *words).refused(2, "differs", "supple reproduce --all --no-run")
+    places["page"].write_text("no markers")
+    command("reproduce", "--check", *words).refused(2, "has no place for the rows", BEGIN)
+
+
+def test_the_page_of_this_checkout_says_what_its_results_give():
+    assert reproduction.check_page() == ROOT / "docs" / "claims.md"
+
+
+def test_results_that_are_not_the_checkouts_own_are_told_on_no_page(places, tmp_path):
+    before = (ROOT / "docs" / "claims.md").read_text()
+    found = supple.reproduce("small", results=tmp_path / "results", run=False)
+    assert found.page is None
+    assert (ROOT / "docs" / "claims.md").read_text() == before
+
+
+def test_chains_pruning_merging_and_ensembles_run_from_the_command_line(tmp_path, command):
+    train = {**TINY["recipe"]["train"], "epochs": 1}
+    data = {"name": "generated", "batch_size": 64}
+    pool = {"of": "shuffle", "pools": {0: [0, 1]}}
+    arms = {
+        "base": {"evaluate": [], "seeds": [0]},
+        "shuffle": {"after": "base", "changes": ["train.sample=arbitrary"], "seeds": [0, 1]},
+        "merged": {"merge": pool},
+        "together": {"ensemble": pool},
+        "search": {"sections": {"method": {"name": "prune"}, "backbone": VIT}, "seeds": [0], "evaluate": []},
+        "cut": {"after": "search", "prune": 0.5, "seeds": [0], "evaluate": ["full"]},
+    }
+    claim = {"text": "x", "expect": "above", "of": {"arm": "merged"}, "minus": {"arm": "cut"}}
+    claim["also"] = {"y": {"of": {"arm": "together"}}}
+    made = {**copy.deepcopy(TINY), "arms": arms, "claims": {"C20": claim}}
+    made["recipe"] = {**made["recipe"], "data": data, "train": train}
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump(made, sort_keys=False))
+    words = ("--runs", tmp_path / "runs", "--results", tmp_path / "results")
+    found = supple.reproduce(path, runs=words[1], results=words[3], start=run_one)
+    assert [name.split("/")[1] for name in found.ran][:3] == ["base-0", "shuffle-0", "shuffle-1"]
+    assert {path.stem for path in (tmp_path / "results" / "mine").iterdir()} >= {"merged-0", "together-0", "cut-0"}
+    (folder,) = (tmp_path / "runs" / "mine").glob("cut-0-????????")
+    assert supple.load(folder).backbone_spec["kept"] is not None
+    (row,) = found.rows
+    assert (row.verdict, row.effect.seeds) == ("undecided", 1)
+    (tmp_path / "results" / "mine" / "merged-0.json").unlink()
+    said = command("reproduce", path, "--one", "merged-0", *words, "--json").json
+    assert Path(said["result"]).is_file()
+
+
+# --- what is refused ---
+
+
+def test_mistakes_are_refused_with_a_cure(places, command, tmp_path):
+    words = ("--results", places["results"], "--page", places["page"])
+    command("reproduce", *words).refused(2, "nothing is named", "--claims C16")
+    command("reproduce", "smal", *words).refused(2, "there is no experiment smal", 'Did you mean "small"?')
+    command("reproduce", "--claims", "C99", *words).refused(2, "no experiment decides C99", "C1")
+    command("reproduce", "--all", "small", *words).refused(2, "--all does not go with a name")
+    command("reproduce", "small", "--one", "learnt-9", *words).refused(2, 'no run "learnt-9"', "learnt-0")
+    command("reproduce", "--one", "learnt-0", *words).refused(2, "--one goes with one experiment")
+    (tmp_path / "tree" / ".git").mkdir(parents=True)
+    command("reproduce", "small", "--runs", tmp_path / "tree" / "runs", *words).refused(2, "work tree", "--runs FOLDER")
+    train = {**experiment()["recipe"]["train"], "precision": "auto"}
+    recipe = {**experiment()["recipe"], "train": train}
+    (tmp_path / "auto.yaml").write_text(yaml.safe_dump(experiment(recipe=recipe), sort_keys=False))
+    command("reproduce", tmp_path / "auto.yaml", *words).refused(2, "train.precision is auto", "fp32")
+
+
+def test_jobs_are_a_number(places):
+    with pytest.raises(RecipeError, match="jobs is 0"):
+        supple.reproduce("small", **places, jobs=0)

@@ -1,0 +1,179 @@
+"""Results: packed and unpacked without loss, small, stale when the recipe changes; differences by hand."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_declared import tiny
+
+from supple.errors import CheckpointError
+from supple.experiments.page import BEGIN, END, picture, rows_of, updated
+from supple.experiments.results import (
+    LARGEST,
+    complete,
+    effect_of,
+    pack,
+    path_of,
+    read_results,
+    sample,
+    unpack,
+    usable_seeds,
+    write_result,
+)
+
+
+def result(experiment, arm, seed, **points):
+    """A result as a run writes it; points: right or wrong of every image."""
+    return {
+        "recipe": experiment.hash(arm, seed),
+        "minutes": 10.0,
+        "machine": "a",
+        "test": "t",
+        "points": {name: pack(np.asarray(each, bool)) for name, each in points.items()},
+    }
+
+
+def made(folder, experiment, shuffle, plain, name="tiny"):
+    """Results of the arms shuffle and plain, by seed, at arbitrary; in full order all are right."""
+    for arm, scores in (("shuffle", shuffle), ("plain", plain)):
+        for seed, each in enumerate(scores):
+            one = result(experiment, arm, seed, arbitrary=each, full=[1] * len(each))
+            write_result(path_of(folder, name, arm, seed), one)
+
+
+SHUFFLE, PLAIN = [[1, 1, 1, 0], [1, 1, 0, 0], [1, 1, 1, 1]], [[1, 0, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0]]
+
+
+# --- packing ---
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=50))
+def test_right_and_wrong_come_back_as_0_and_100(bits):
+    assert unpack(json.loads(json.dumps(pack(np.array(bits))))).tolist() == [100.0 * bit for bit in bits]
+
+
+def test_other_values_come_back_to_three_digits():
+    values = np.array([0.0, -12.345, 99.99, 3.25])
+    assert unpack(pack(values)) == pytest.approx(values, rel=1e-3)
+
+
+def test_a_result_of_ten_thousand_images_is_small(tmp_path):
+    rng = np.random.default_rng(0)
+    points = {f"any {k}": pack(rng.random(10_000) < 0.5) for k in range(8)}
+    points["home"] = pack(rng.random(10_000))
+    write_result(tmp_path / "r.json", {"points": points})
+    assert (tmp_path / "r.json").stat().st_size < LARGEST / 4
+
+
+def test_a_large_result_is_refused(tmp_path):
+    points = {str(k): pack(np.zeros(10_000)) for k in range(10)}
+    with pytest.raises(CheckpointError, match="would have") as caught:
+        write_result(tmp_path / "r.json", {"points": points})
+    assert "fewer points" in caught.value.cure
+    assert not (tmp_path / "r.json").exists()
+
+
+# --- stale, incomplete, mixed ---
+
+
+def test_results_of_another_recipe_are_stale_and_not_used(tmp_path):
+    made(tmp_path, tiny(), SHUFFLE, PLAIN)
+    found, stale = read_results(tmp_path, "tiny", tiny())
+    assert (len(found), stale) == (6, [])
+    other = tiny(**{"arms.shuffle.changes": ["train.sample=arbitrary", "train.lr=0.01"]})
+    found, stale = read_results(tmp_path, "tiny", other)
+    assert {arm for arm, _ in found} == {"plain"}
+    assert stale == ["shuffle-0", "shuffle-1", "shuffle-2"]
+    (row,) = rows_of("tiny", other, tmp_path)
+    assert (row.verdict, row.effect) == ("undecided", None)
+    assert "stale, made by another recipe: shuffle-0, shuffle-1, shuffle-2" in row.problems
+
+
+def test_a_point_that_is_evaluated_since_makes_a_result_incomplete(tmp_path):
+    made(tmp_path, tiny(), SHUFFLE, PLAIN)
+    found, _ = read_results(tmp_path, "tiny", tiny())
+    assert complete(tiny(), "plain", found["plain", 0])
+    assert not complete(tiny(evaluate=["full", "arbitrary", "any 2"]), "plain", found["plain", 0])
+    assert not complete(tiny(), "plain", None)
+
+
+def test_seeds_of_several_machines_or_test_images_are_not_compared(tmp_path):
+    experiment = tiny()
+    made(tmp_path, experiment, SHUFFLE, PLAIN)
+    found, _ = read_results(tmp_path, "tiny", experiment)
+    found["plain", 0]["machine"] = "b"
+    found["plain", 2]["test"] = "u"
+    seeds, problems = usable_seeds(experiment, found, experiment.claims["C16"])
+    assert seeds == [1]
+    assert problems == ["seed 0 mixes machines", "seed 2 mixes test images"]
+
+
+def test_a_result_that_is_not_json_is_refused_by_name(tmp_path):
+    path = path_of(tmp_path, "tiny", "plain", 0)
+    path.parent.mkdir()
+    path.write_text("{")
+    with pytest.raises(CheckpointError, match="plain-0.json") as caught:
+        read_results(tmp_path, "tiny", tiny())
+    assert "supple reproduce tiny" in caught.value.cure
+
+
+# --- differences and rows ---
+
+
+def test_a_difference_by_hand(tmp_path):
+    """75 - 25, 50 - 0, 100 - 25: 50, 50, 75, so s^2 = 208.33; per image, over seeds: 1/3, 1, 2/3, 1/3."""
+    experiment = tiny()
+    made(tmp_path, experiment, SHUFFLE, PLAIN)
+    found, _ = read_results(tmp_path, "tiny", experiment)
+    effect, problems = effect_of(experiment, found, experiment.claims["C16"])
+    images = np.var(100 * np.array([1 / 3, 1, 2 / 3, 1 / 3])) / 4
+    assert problems == []
+    assert effect.points == pytest.approx(175 / 3)
+    assert effect.half == pytest.approx(4.302653 * np.sqrt(625 / 3 / 3 + images))
+
+
+def test_a_term_of_several_points_is_their_mean_and_a_number_is_subtracted(tmp_path):
+    experiment = tiny(**{"claims.C16.of": {"arm": "shuffle", "at": ["arbitrary", "full"]}, "claims.C16.minus": 10})
+    made(tmp_path, experiment, SHUFFLE, PLAIN)
+    found, _ = read_results(tmp_path, "tiny", experiment)
+    assert sample(found["shuffle", 1], ["arbitrary", "full"]).mean == 75
+    effect, _ = effect_of(experiment, found, experiment.claims["C16"])
+    assert effect.points == pytest.approx((87.5 + 75 + 100) / 3 - 10)
+
+
+def test_a_row_says_figures_seeds_minutes_and_command(tmp_path):
+    also = {"in order": {"of": {"arm": "shuffle"}, "minus": {"arm": "plain"}}}
+    experiment = tiny(**{"claims.C16.also": also, "claims.C16.published": 62.64})
+    many = [[k % 4 != 0 for k in range(400)]] * 3
+    made(tmp_path, experiment, many, [[False] * 400] * 3)
+    (row,) = rows_of("tiny", experiment, tmp_path)
+    assert row.verdict == "holds"
+    assert dict(row.figures) == {"shuffle at arbitrary": 75, "plain at arbitrary": 0}
+    assert row.minutes == 60
+    page = updated(f"before\n{BEGIN}\nyesterday\n{END}\nafter\n", [row])
+    assert page.startswith(f"before\n{BEGIN}\n")
+    assert page.endswith(f"{END}\nafter\n")
+    assert "yesterday" not in page
+    for words in ("| C16 | shuffling helps | holds | +75.00 ± 9.32", "published +62.64", "in order +0.00 ± 0.00"):
+        assert words in page
+    assert "3 of 3 seeds, 60 minutes, `supple reproduce tiny --claims C16`" in page
+    assert updated(page, [row]) == page
+    assert picture([row])[:4] == b"\x89PNG"
+    assert json.loads(json.dumps(row.to_json()))["difference"]["points"] == 75
+
+
+def test_a_row_without_results_says_what_it_would_take(tmp_path):
+    (row,) = rows_of("tiny", tiny(), tmp_path)
+    page = updated(f"{BEGIN}{END}", [row])
+    assert "not run" in page
+    assert "about 0.1 core-hours for all of tiny" in page
+    assert picture([row]) is None
+
+
+def test_two_seeds_give_a_difference_without_a_verdict(tmp_path):
+    made(tmp_path, tiny(), SHUFFLE[:2], PLAIN[:2])
+    (row,) = rows_of("tiny", tiny(), tmp_path)
+    assert (row.verdict, row.effect.half, row.effect.seeds) == ("undecided", None, 2)
+    assert "3 seeds are needed" in updated(f"{BEGIN}{END}", [row])

@@ -1,0 +1,163 @@
+"""What is missing is run, in order, resumably; runs live outside of work trees; none takes longer than its hours."""
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from test_declared import TINY, tiny
+
+from supple.errors import CheckpointError, DataError, RecipeError, TrainError
+from supple.experiments import running
+from supple.experiments.results import pack, read_results, write_result
+from supple.experiments.running import Job, Processes, jobs_for, last_words, run_jobs, run_one, runs_folder
+
+
+class Trainer:
+    """Writes what a run leaves behind, without any training; may fail once at a label."""
+
+    def __init__(self, fails: str = "") -> None:
+        self.fails, self.ran, self.lock = fails, [], threading.Lock()
+
+    def __call__(self, job: Job) -> None:
+        assert all(other.trained for other in job.needs())
+        if job.label == self.fails:
+            raise TrainError("it broke.", "Mend it.")
+        with self.lock:
+            self.ran.append(job.label)
+        if job.experiment.arms[job.arm].pool is None:
+            job.folder.mkdir(parents=True)
+            (job.folder / "manifest.json").write_text("{}")
+        each = {name: pack(np.ones(4, bool)) for name in job.experiment.evaluated(job.arm)}
+        facts = {"recipe": job.hash, "minutes": 1.0, "machine": "a", "test": "t"}
+        write_result(job.result, {**facts, "points": each})
+
+
+def missing(folder: Path, experiment=None, claims=("C16",)) -> list[Job]:
+    experiment = experiment or tiny()
+    there, _ = read_results(folder / "results", "tiny", experiment)
+    return jobs_for("tiny", experiment, claims, there, folder / "runs", folder / "results")
+
+
+def labels(jobs: list[Job]) -> list[str]:
+    return [job.label for job in jobs]
+
+
+def test_a_claim_runs_its_arms_on_all_seeds_what_others_start_from_first(tmp_path):
+    found = labels(missing(tmp_path))
+    assert sorted(found) == [f"{arm}-{seed}" for arm in ("base", "plain", "shuffle") for seed in range(3)]
+    assert all(found.index(f"base-{seed}") < found.index(f"shuffle-{seed}") for seed in range(3))
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 8])
+def test_a_killed_reproduction_goes_on_and_trains_nothing_twice(tmp_path, at_once):
+    first = Trainer(fails="shuffle-1")
+    with pytest.raises(TrainError, match="it broke"):
+        run_jobs(missing(tmp_path), first, at_once)
+    assert "shuffle-1" not in first.ran
+    then = Trainer()
+    run_jobs(missing(tmp_path), then, at_once)
+    assert not set(first.ran) & set(then.ran)
+    assert len(first.ran) + len(then.ran) == 9
+    assert missing(tmp_path) == []
+
+
+def test_after_a_failure_nothing_new_is_started(tmp_path):
+    trainer = Trainer(fails="base-0")
+    with pytest.raises(TrainError):
+        run_jobs(missing(tmp_path), trainer)
+    assert trainer.ran == []
+
+
+def test_what_is_stopped_stops_its_runs(tmp_path, monkeypatch):
+    stopped = threading.Event()
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_jobs(missing(tmp_path), lambda job: stopped.wait(60), 1, stopped.set)
+    assert stopped.is_set()
+
+
+def test_results_are_enough_a_run_is_trained_again_only_where_something_starts_from_it(tmp_path):
+    run_jobs(missing(tmp_path), Trainer())
+    for folder in (tmp_path / "runs" / "tiny").iterdir():
+        folder.rename(tmp_path / folder.name)  # another machine
+    assert missing(tmp_path) == []
+    (tmp_path / "results" / "tiny" / "shuffle-1.json").unlink()
+    assert labels(missing(tmp_path)) == ["base-1", "shuffle-1"]
+
+
+def test_another_recipe_is_another_run_in_another_folder(tmp_path):
+    run_jobs(missing(tmp_path), Trainer())
+    other = tiny(**{"arms.plain.changes": ["train.lr=0.01"]})
+    again = missing(tmp_path, other)
+    assert labels(again) == ["plain-0", "plain-1", "plain-2"]
+    assert not any(job.folder.exists() for job in again)
+
+
+def test_what_is_merged_needs_the_runs_of_its_pool(tmp_path):
+    claim = {**TINY["claims"]["C16"], "of": {"arm": "both", "at": "arbitrary"}}
+    experiment = tiny(claims={"C20": claim})
+    trainer = Trainer()
+    run_jobs(missing(tmp_path, experiment, ["C20"]), trainer, 2)
+    assert trainer.ran.index("both-2") > max(trainer.ran.index("shuffle-1"), trainer.ran.index("shuffle-2"))
+    assert missing(tmp_path, experiment, ["C20"]) == []
+
+
+# --- where ---
+
+
+def test_runs_in_a_git_work_tree_are_refused(tmp_path, monkeypatch):
+    (tmp_path / "tree" / ".git").mkdir(parents=True)
+    with pytest.raises(RecipeError, match="lies in the git work tree") as caught:
+        runs_folder(tmp_path / "tree" / "some" / "runs")
+    assert "--runs" in caught.value.cure
+    monkeypatch.setenv("SUPPLE_RUNS", str(tmp_path / "tree"))
+    with pytest.raises(RecipeError, match="work tree"):
+        runs_folder(None)
+    assert runs_folder(tmp_path / "runs") == tmp_path / "runs"
+    monkeypatch.delenv("SUPPLE_RUNS")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert runs_folder(None) == tmp_path / ".cache" / "supple" / "runs"
+
+
+# --- processes ---
+
+
+def test_a_run_is_a_process_that_ends_with_its_hours_and_goes_on_afterwards(tmp_path):
+    def job(hours: float) -> Job:
+        (tmp_path / "mine.yaml").write_text(yaml.safe_dump({**TINY, "hours": hours}, sort_keys=False))
+        return Job(str(tmp_path / "mine.yaml"), tiny(hours=hours), "base", 0, tmp_path / "runs", tmp_path / "results")
+
+    with pytest.raises(TrainError, match="was stopped after") as caught:
+        Processes(quiet=True).start(job(1e-6))
+    assert "hours" in caught.value.cure
+    Processes(quiet=True).start(job(1.0))
+    assert job(1.0).trained
+    found, _ = read_results(tmp_path / "results", "mine", tiny())
+    assert found["base", 0]["points"] == {}
+    assert found["base", 0]["minutes"] >= 0
+
+
+def test_weights_that_are_not_there_are_named(tmp_path):
+    job = Job("mine", tiny(weights="no-such-file.safetensors"), "base", 0, tmp_path / "runs", tmp_path / "results")
+    with pytest.raises(DataError, match="there are no weights no-such-file.safetensors") as caught:
+        run_one(job)
+    assert "$SUPPLE_DATA" in caught.value.cure
+
+
+def test_a_run_whose_start_is_missing_says_how_to_get_it(tmp_path):
+    job = Job("mine", tiny(), "plain", 1, tmp_path / "runs", tmp_path / "results")
+    with pytest.raises(CheckpointError, match="plain-1 starts from base-1") as caught:
+        run_one(job)
+    assert "supple reproduce mine --one base-1" in caught.value.cure
+
+
+@pytest.mark.parametrize("log", ["epoch 1\nerror: it broke.\nMend it.\n", "epoch 1\nit broke.\n"])
+def test_what_a_log_says_last(tmp_path, log):
+    (tmp_path / "log").write_text(log)
+    assert last_words(tmp_path / "log") == "it broke."
