@@ -18,6 +18,7 @@ test: $(VENV)/dev
 
 # What takes longer: whole pages and examples, several processes at work.
 test-system: $(VENV)/dev
+	command -v chromium > /dev/null || (apt-get update -qq && apt-get install -y -qq chromium) || echo "no chromium: tests of the page are skipped"
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m system
 
 lint: $(VENV)/dev
@@ -35,7 +36,7 @@ $(VENV)/core: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/dev: $(VENV)/core
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev,audio,detect,export,table]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev,audio,detect,export,ray,serve,table]"
 	touch $@
 
 clean:
