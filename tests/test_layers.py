@@ -23,6 +23,7 @@ LAYERS = (
     ("searching",),  # points are timed as graphs
     ("opening",),
     ("experiments",),
+    ("server",),
     ("api",),
     ("cli", "__main__", "__init__"),
 )
@@ -79,7 +80,9 @@ def test_dependencies_point_one_way():
 
 def test_what_answers_needs_no_torch():
     names = [
-        name for name, _ in modules() if room(name) in ("policy", "inference", "tasks") and name not in NEEDS_TORCH
+        name
+        for name, _ in modules()
+        if room(name) in ("policy", "inference", "tasks", "server") and name not in NEEDS_TORCH
     ]
     program = (
         "import sys\n"

@@ -1,0 +1,1 @@
+"""Answers over HTTP, within deadlines: under load they become cheaper before they are refused."""
