@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -36,15 +35,6 @@ def test_bash_completes_verbs_and_options_without_torch():
     assert completed("supple", "predict", "runs/x", "--dea") == ["--deadline-ms"]
     assert "--recipes" in completed("supple", "list", "--")
     assert completed("supple", "train", "recipes/po") == []  # bash goes on with files
-
-
-def test_a_completion_takes_less_than_half_a_second():
-    took = []
-    for _ in range(3):
-        start = time.perf_counter()
-        completed("supple", "tr")
-        took.append(time.perf_counter() - start)
-    assert min(took) < 0.5
 
 
 @pytest.mark.parametrize("shell", SHELLS)

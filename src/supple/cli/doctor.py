@@ -20,7 +20,7 @@ EXTRAS = {
         "a server over HTTP; no verb of this version uses it",
         ("fastapi", "uvicorn", "python-multipart", "prometheus-client"),
     ),
-    "ray": ("work on several machines; no verb of this version uses it", ("ray",)),
+    "ray": ("work on several machines; no verb of this version uses it", ("ray[serve,data]",)),
     "audio": ("data sets and predictions of sounds", ("soundfile", "soxr")),
     "detect": ("scores of object detection on COCO", ("torchmetrics", "faster-coco-eval")),
     "analysis": ("UMAP in supple analyse, instead of PCA", ("umap-learn",)),
@@ -79,7 +79,7 @@ def extras() -> list[dict[str, Any]]:
     """The optional parts: what is installed of each, what it is needed for, how to get it."""
     found = []
     for name, (needed_for, packages) in EXTRAS.items():
-        there = {package: installed(package) for package in packages}
+        there = {package: installed(package.partition("[")[0]) for package in packages}
         ok = None not in there.values()
         cure = "" if ok else f"pip install 'supple[{name}]'"
         found.append({"extra": name, "ok": ok, "packages": there, "needed_for": needed_for, "cure": cure})
