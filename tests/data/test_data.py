@@ -583,6 +583,23 @@ def test_plain_class_folders_are_split_without_overlap(tmp_path: Path) -> None:
     assert identities(other.test) != parts[2]
 
 
+@pytest.mark.parametrize(
+    ("names", "classes"),
+    [
+        (["0", "1", "10", "100", "2"], ("0", "1", "2", "10", "100")),
+        (["007", "10", "7"], ("007", "7", "10")),
+        (["1", "10", "2", "other"], ("1", "10", "2", "other")),
+    ],
+    ids=["numbers", "twice-the-same", "one-is-no-number"],
+)
+def test_class_folders_that_are_all_numbers_are_sorted_as_numbers(tmp_path: Path, names: list[str], classes) -> None:
+    found = folder(root=str(class_folders(tmp_path, dict.fromkeys(names, 2))))
+    assert found.classes == classes
+    for part in (found.train, found.test):
+        named = [Path(str(source)).parent.name for source in part.images]
+        assert named == [classes[label] for label in part.targets.tolist()]
+
+
 @pytest.mark.parametrize("second", ["test", "val"])
 def test_train_and_test_folders_are_taken_as_they_are(tmp_path: Path, second: str) -> None:
     class_folders(tmp_path / "train", {"a": 10, "b": 10})

@@ -47,23 +47,24 @@ def match(keys: Tensor, count: int, prefix: int) -> Match:
     return Match(staying, leaving[:, :, None], joined[:, :, None], torch.minimum(clear, apart))
 
 
-def merged(state: State, found: Match) -> State:
-    """The tokens after merging: first those of the first side that stay, then the second side."""
+def merged(state: State, found: Match, prefix: int) -> State:
+    """The tokens after merging: the first `prefix` where they were, then those of the first side that stay, then the
+    second side."""
     tokens, sizes = state
     both = torch.cat([tokens * sizes, sizes], 2)  # sums, so that one pass merges both
     first, second = both[:, ::2], both[:, 1::2]
     wide = (-1, -1, both.shape[2])
     second = second.scatter_add(1, found.joined.expand(wide), first.gather(1, found.leaving.expand(wide)))
-    both = torch.cat([first.gather(1, found.staying.expand(wide)), second], 1)
+    sides = first.gather(1, found.staying.expand(wide)), second
+    front = [sides[place % 2][:, place // 2 : place // 2 + 1] for place in range(prefix)]
+    both = torch.cat([*front, sides[0][:, (prefix + 1) // 2 :], sides[1][:, prefix // 2 :]], 1)
     sizes = both[:, :, -1:]
     return both[:, :, :-1] / sizes, sizes
 
 
 def mergeable(tokens: int, count: int, prefix: int) -> int:
-    """How many of so many tokens can be merged at once: at most the first side, if there is anyone to join."""
-    if tokens // 2 <= prefix // 2:
-        return 0
-    return max(0, min(count, (tokens + 1) // 2 - (prefix + 1) // 2))
+    """How many of so many tokens can be merged at once: half of those that may be."""
+    return max(0, min(count, (tokens - prefix) // 2))
 
 
 def run_block(block: Any, state: State, count: int, prefix: int) -> tuple[State, Tensor | None]:
@@ -77,7 +78,7 @@ def run_block(block: Any, state: State, count: int, prefix: int) -> tuple[State,
     count, margin = mergeable(tokens.shape[1], count, prefix), None
     if count:
         found = match(keys, count, prefix)
-        (tokens, sizes), margin = merged((tokens, sizes), found), found.margin
+        (tokens, sizes), margin = merged((tokens, sizes), found, prefix), found.margin
     tokens = tokens + block.drop_path2(block.ls2(block.mlp(block.norm2(tokens))))
     return (tokens, sizes), margin
 

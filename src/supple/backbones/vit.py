@@ -64,6 +64,17 @@ class Vit(nn.Module):
             logits = self.network.forward_head(state)  # type: ignore[operator]
         return logits
 
+    def head_of_merged(self, state: Tensor, sizes: Tensor) -> Tensor:
+        """The same where tokens stand for several patches: a mean over tokens counts each as often as these."""
+        net = self.network
+        if self.readout == "class" or net.global_pool != "avg" or self.distilled:
+            return self.head(state)
+        prefix: int = net.num_prefix_tokens  # type: ignore[assignment]
+        patches, often = net.norm(state)[:, prefix:], sizes[:, prefix:]  # type: ignore[operator]
+        mean = (patches * often).sum(1) / often.sum(1)
+        logits: Tensor = net.head(net.head_drop(net.fc_norm(mean)))  # type: ignore[operator]
+        return logits
+
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.blocks(self.stem(x)))
 

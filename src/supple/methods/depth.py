@@ -146,9 +146,8 @@ class Depth(FlexibleModel):
         return walked(self.trunk.blocks[step.layer - 1], state, step.merged, self.prefix)
 
     def _answer(self, point: Point, state: State) -> Output:
-        tokens, _, margin = state
-        head = self.trunk.head if point.exit is None else self.heads[point.exit - 1]
-        return Output(point, head(tokens), margin=margin)
+        head = None if point.exit is None else self.heads[point.exit - 1]
+        return Output(point, answered(self.trunk, head, state), margin=state[2])
 
     # --- pieces ---------------------------------------------------------------------------------------------------
 
@@ -197,8 +196,7 @@ class Way(nn.Module):
         state: State = (ends.stem(x), None, None)
         for block in self.blocks:
             state = walked(block, state, self.merged, self.prefix)
-        logits: Tensor = ends.head(state[0]) if self.head is None else self.head(state[0])
-        return logits
+        return answered(ends, self.head, state)
 
 
 def walked(block: nn.Module, state: State, merged: int, prefix: int) -> State:
@@ -212,6 +210,16 @@ def walked(block: nn.Module, state: State, merged: int, prefix: int) -> State:
     if clear is not None:
         margin = clear if margin is None else torch.minimum(margin, clear)
     return tokens, sizes, margin
+
+
+def answered(trunk: Trunk, head: nn.Module | None, state: State) -> Tensor:
+    """The logits of a state: of an exit's head, or of the trunk's own, which may weigh tokens that were merged."""
+    tokens, sizes, _ = state
+    if head is None and sizes is not None and hasattr(trunk, "head_of_merged"):
+        logits: Tensor = trunk.head_of_merged(tokens, sizes)
+    else:
+        logits = (trunk.head if head is None else head)(tokens)
+    return logits
 
 
 def _least(end: int) -> int:

@@ -32,7 +32,8 @@ def folder(
 def class_folders(
     name: str, root: str | None, endings: tuple[str, ...], kind: str, test_share: float, seed: int
 ) -> Collection:
-    """Class folders as they are, or split by seed if there is no test part; classes in alphabetical order.
+    """Class folders as they are, or split by seed if there is no test part; classes in alphabetical order, or
+    by number where all of them are numbers: 2 comes before 10.
 
     With `train`, `val` and `test` folders all three are used. With `train` and only one other, that one is the test
     part. Files with other endings, hidden ones and `__MACOSX` are not looked at.
@@ -104,7 +105,8 @@ def class_part(
         raise DataError(
             f"{where} has one class only: {next(iter(full))}.", "A classifier needs two or more class folders."
         )
-    classes = tuple(sorted(full))
+    numbers = all(name.isascii() and name.isdigit() for name in full)
+    classes = tuple(sorted(full, key=lambda name: (int(name) if numbers else 0, name)))
     number = {name: label for label, name in enumerate(classes)}
     sources: Sequence[Source] = [files[path] for path in inside]
     return labelled(sources, torch.tensor([number[path[len(above)]] for path in inside])), classes
