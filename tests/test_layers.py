@@ -10,7 +10,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "supple"
 
 # A room imports rooms of its own line and of those above it.
 LAYERS = (
-    ("errors", "text", "files", "machine", "device"),
+    ("errors", "text", "files", "machine", "device", "networks"),
     ("point", "tasks", "policy"),
     ("ladder",),
     ("model", "sampling"),

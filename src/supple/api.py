@@ -375,7 +375,7 @@ def search(
     kept = None if opened.folder is None or splits is None else opened.folder / SEARCH
     found = Measurements(
         tools_of(model, held, engine=engine, threads=count, device=where),
-        Memory(checkpoint.digest(model), kept),
+        Memory(opened.weights, kept),
         samples=samples,
         scored_on=f"{samples} samples of {given}",
         timed_on=f"{engine}, {some(count, 'thread')}, {machine(where)}",
@@ -491,20 +491,20 @@ def export(
     """Every point as a graph for ONNX Runtime or OpenVINO, and the stages of a model with exits as a chain, in a new
     folder (of a run, RUN/export/TO-PRECISION) that answers without PyTorch: `supple.predictor(folder)`. Each graph is
     run against PyTorch, and timed, on every engine that opens it. calibration: data to check with and, for int8 and
-    bf16, to calibrate and score with.
+    bf16, to calibrate and score with. In fp32, where the run's own data are not here, noise does.
     """
     opened = open_source(source, changes)
     wanted = Wanted(to, precision_of(to, int8, bf16), tuple(opened.points(points)) if points else (), max_drop)
     if out is None and opened.folder is None:
         raise RecipeError("the folder to write is missing.", 'Name it: supple.export(model, "exported").')
-    weights = checkpoint.digest(opened.model)
+    weights = opened.weights
     if out is None and opened.folder is not None:
         out = opened.folder / EXPORTS / f"{to}-{wanted.precision}"
     assert out is not None
     if (there := up_to_date(Path(out), opened.model, weights, wanted)) is not None:
         return there
     checkpoint.check_out(Path(out))
-    held = Held(*opened.parts(calibration))
+    held = _held(opened, calibration, wanted.precision)
     if held.val is None and wanted.precision != "fp32":
         raise DataError(f"{wanted.precision} needs samples to be scored on.", "Give them: calibration=...")
     count = number_of_graphs(opened.model, wanted)
@@ -514,6 +514,18 @@ def export(
         write_graphs(opened.model, weights, Path(out), wanted, held, on_progress=on_progress)
     with counting(ROUNDS, "timing", quiet=not progress, timing=True) as on_progress:
         return time_bundle(open_bundle(out), on_progress)
+
+
+def _held(opened: Opened, given: Any, precision: str) -> Held:
+    """The data that graphs are checked with. In fp32 nothing is scored, and they must agree with PyTorch on anything:
+    a run whose data are not here, such as a network that comes with supple, is checked on noise."""
+    try:
+        return Held(*opened.parts(given))
+    except DataError as error:
+        if given is not None or opened.changes or precision != "fp32":
+            raise
+        say(f"{error.cause} The graphs are checked on noise instead.")
+        return Held()
 
 
 def predict(

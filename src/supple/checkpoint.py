@@ -13,6 +13,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from supple import files
@@ -21,6 +22,7 @@ from supple.files import as_bytes, as_shape, sha256, staged, write
 from supple.ladder import Ladder
 from supple.machine import versions
 from supple.model import FlexibleModel
+from supple.networks import located
 from supple.point import AnyPoint, Point
 from supple.policy.policy import POLICY, Policy, run_policy
 from supple.recipe import Recipe, make_recipe
@@ -121,14 +123,15 @@ def recipe_of_model(model: FlexibleModel, **sections: Any) -> Recipe:
 
 
 def load(folder: str | PathLike[str], factory: Callable[[], FlexibleModel] | None = None) -> FlexibleModel:
-    """Opens a run folder: the model in eval mode, with its ladder, policy, class names and preprocessing.
+    """Opens a run folder, or a network that comes with supple by its name: the model in eval mode, with its ladder,
+    policy, class names and preprocessing. It computes in fp32; weights that are stored in fp16 keep their values.
 
     factory: builds the same model untrained. It is needed where the run does not know how, which is so for networks
     that have no name.
     """
     from supple.data.preprocess import saved_preprocess
 
-    folder = Path(folder)
+    folder = Path(located(folder))
     manifest = read_manifest(folder)
     digest = sha256(folder / WEIGHTS) if (folder / WEIGHTS).is_file() else None
     if digest is not None and digest != manifest["files"].get(WEIGHTS):
@@ -186,12 +189,19 @@ def model_of(source: str | PathLike[str]) -> FlexibleModel:
     """The model of a run: that in hand, with what was measured of the folder since, or the saved one."""
     if not isinstance(source, Run):
         return load(source)
-    if digest(source.model) != read_manifest(source.folder)["files"].get(WEIGHTS):
+    known = read_manifest(source.folder)["files"].get(WEIGHTS)
+    if digest(source.model) != known and not _has_stored(source.model, source.folder / WEIGHTS):
         cure = "Give the model instead of the run; or save it in a folder of its own: model.save(folder)."
         raise CheckpointError(f"the model of {source.folder} has changed since it was saved.", cure)
     source.model.ladder = load_ladder(source.folder)
     source.model.policy = load_policy(source.folder, source.model)
     return source.model.eval()
+
+
+def _has_stored(model: FlexibleModel, file: Path) -> bool:
+    """Whether a model has the weights of a file, which may hold them in fewer bits than it computes with."""
+    stored, own = read_tensors(file), weights_of(model)
+    return stored.keys() == own.keys() and all(torch.equal(stored[name].to(own[name].dtype), own[name]) for name in own)
 
 
 def _untrained(folder: Path, recipe: Recipe, classes: int, shape: Any) -> FlexibleModel:

@@ -16,6 +16,7 @@ from supple.data.splits import Splits
 from supple.errors import CheckpointError, DataError, PointError, RecipeError
 from supple.ladder import Ladder
 from supple.model import FlexibleModel, example
+from supple.networks import located, own
 from supple.point import AnyPoint, Point
 from supple.recipe import Recipe, load_recipe
 from supple.reporting import write_report
@@ -55,6 +56,13 @@ class Opened:
     def recipe_as_trained(self) -> Recipe:
         assert self.folder is not None
         return checkpoint.read_recipe(self.folder)
+
+    @property
+    def weights(self) -> str:
+        """The digest of the file of its weights, or of what that would be."""
+        if self.folder is None:
+            return checkpoint.digest(self.model)
+        return str(checkpoint.read_manifest(self.folder)["files"][checkpoint.WEIGHTS])
 
     def points(self, wanted: Iterable[AnyPoint] | AnyPoint | None) -> list[Point]:
         """The points asked for, in execution order; None: all."""
@@ -138,7 +146,7 @@ def open_source(source: Source, changes: Iterable[str] = ()) -> Opened:
             if Path(change).exists():
                 cure = f"To use other data than the run's own: data.root={change}."
             raise RecipeError(f'"{change}" does not apply to the run {folder}.', cure)
-    return Opened(checkpoint.model_of(source), folder, changes)
+    return Opened(checkpoint.model_of(source if isinstance(source, checkpoint.Run) else folder), folder, changes)
 
 
 def open_any(source: Source, changes: Iterable[str] = (), device: str = "meta") -> Opened:
@@ -153,16 +161,18 @@ def open_any(source: Source, changes: Iterable[str] = (), device: str = "meta") 
 
 def recipe_of(target: Path_, changes: Iterable[str] = ()) -> Recipe:
     """The recipe in a file, or the resolved one of a run; with changes."""
-    return checkpoint.read_recipe(Path(target), changes) if is_run(target) else load_recipe(target, changes)
+    return checkpoint.read_recipe(Path(located(target)), changes) if is_run(target) else load_recipe(target, changes)
 
 
 def is_run(target: Path_) -> bool:
-    """Whether a path is that of a run, finished or not; any folder is taken for one but for pictures."""
-    return Path(target).is_dir()
+    """Whether a path is that of a run, finished or not, or the name of one that comes with supple; any folder is taken
+    for one but for pictures."""
+    return Path(located(target)).is_dir()
 
 
 def must_be_run(target: Path_) -> Path:
-    path = Path(target)
+    """The folder of a run, to be read and written."""
+    path = own(target)
     if not path.is_dir():
         cause = f"{path} is a file, not a run folder." if path.is_file() else f"there is no run folder {path}."
         raise CheckpointError(cause, "Give the folder that supple train writes.")

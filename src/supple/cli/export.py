@@ -27,10 +27,11 @@ def export(
     from supple import api
     from supple.inference.bundle import MANIFEST, is_bundle, open_bundle
     from supple.inference.select import EXPORTS
+    from supple.networks import located
     from supple.tasks import get_task
     from supple.text import some
 
-    folder = run / EXPORTS / f"{to}-{'int8' if int8 else 'bf16' if bf16 else 'fp32'}"
+    folder = Path(located(run)) / EXPORTS / f"{to}-{'int8' if int8 else 'bf16' if bf16 else 'fp32'}"
     before = open_bundle(folder) if out is None and is_bundle(folder) else None
     how: dict[str, Any] = {"points": point or None, "changes": changes or (), "progress": not json}
     bundle = api.export(run, out, to=to, int8=int8, bf16=bf16, max_drop=max_drop, **how)

@@ -25,7 +25,7 @@ def train(
 ) -> None:
     """Progress goes to stderr, figures per epoch to metrics.jsonl. Ctrl-C once: finish the step, save, stop."""
     from supple import checkpoint
-    from supple.opening import is_run
+    from supple.opening import is_run, must_be_run
     from supple.training.propose import PROPOSED, is_pictures
 
     if not target:
@@ -41,7 +41,7 @@ def train(
     if settle:
         if not given_run:
             raise RecipeError(f"--settle needs a run folder, not {target}.", "Use train.settle in a recipe instead.")
-        folder = Path(target)
+        folder = must_be_run(target)
         _settle(folder, settle, changes)
     else:
         from supple.training.loop import is_main

@@ -31,6 +31,7 @@ from supple.inference.select import (
 from supple.inference.timing import interleave
 from supple.ladder import TIMES, Ladder, Row
 from supple.machine import cores, machine
+from supple.networks import located
 from supple.point import FULL
 from supple.text import did_you_mean
 
@@ -136,6 +137,7 @@ def bench_engines(
 ) -> Ladder:
     """Points (none: all) of a run or an exported folder on engines; of a run, the same network untouched and another
     one of timm (`against`) beside them."""
+    source = located(source)
     path = Path(source)
     if not path.is_dir():
         raise RecipeError("engines run trained models.", "Give a run or an exported folder, or leave --engine out.")

@@ -28,6 +28,7 @@ from supple.inference.predictor import Predictor
 from supple.inference.timing import Times, interleave
 from supple.ladder import Ladder, Row
 from supple.machine import has_bf16, machine
+from supple.networks import located
 from supple.point import Point
 from supple.policy.policy import run_policy
 from supple.tasks import TASKS, get_task
@@ -65,7 +66,8 @@ def predictor(
     progress: bool = False,
     device: str | None = None,
 ) -> Predictor:
-    """A predictor for a run, for a folder that `supple export` wrote, or for a model in hand.
+    """A predictor for a run, for a folder that `supple export` wrote, for a network that comes with supple by its name,
+    or for a model in hand.
 
     engine: torch, onnxruntime, openvino; `auto` times all there are and takes the fastest, and remembers it beside the
     run (progress: and says so). precision: fp32, bf16 or int8; None: bf16 and int8 only where they are faster and, with
@@ -88,6 +90,7 @@ def predictor(
         if engine not in ("auto", "torch") or precision == "int8":
             raise RecipeError("a model object runs only on torch, in fp32 or bf16.", "Export it first: supple.export.")
         return _warmed(of_model(source, threads, precision or "fp32", where), "the model", warm)
+    source = located(source)
     path = Path(source)
     if engine != "auto" and engine not in ENGINES:
         raise RecipeError(f'there is no engine "{engine}".', did_you_mean(str(engine), ["auto", *ENGINES]))

@@ -19,6 +19,7 @@ from supple.data.splits import Splits
 from supple.errors import DataError, RecipeError, SuppleError
 from supple.methods import build
 from supple.model import FlexibleModel, Shape
+from supple.networks import located
 from supple.progress import counting
 from supple.recipe import Recipe
 from supple.text import first, say
@@ -49,8 +50,8 @@ def input_settings(recipe: Recipe) -> dict[str, Any]:
     takes = DATASETS[recipe.data.name].settings()
     if init is None or "interpolation" not in takes:
         return {}
-    if Path(init).is_dir():
-        expected = dict(read_manifest(Path(init)).get("preprocess") or {})
+    if Path(located(init)).is_dir():
+        expected = dict(read_manifest(Path(located(init))).get("preprocess") or {})
     else:
         expected = expected_input(recipe.backbone)
     if given["channels"] not in (None, len(expected.get("mean", ()))):

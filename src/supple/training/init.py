@@ -10,6 +10,7 @@ from supple.errors import CheckpointError
 from supple.files import sha256
 from supple.methods.freezing import BACKBONE, classifiers
 from supple.model import FlexibleModel
+from supple.networks import located
 from supple.recipe import Recipe
 from supple.text import say
 
@@ -25,7 +26,7 @@ def initialise(model: FlexibleModel, recipe: Recipe, quiet: bool = False) -> lis
     if init == PRETRAINED or Path(init).is_file():
         fresh = _from_weights(model, recipe, None if init == PRETRAINED else Path(init))
     else:
-        weights = weights_of(Path(init))
+        weights = weights_of(Path(located(init)))
         searched = any(name.startswith(SCORES) for name in weights)
         if searched and not any(name.startswith(SCORES) for name in model.state_dict()):
             weights = {BACKBONE + name: value for name, value in load(init).extract().state_dict().items()}
