@@ -1,0 +1,97 @@
+"""The application: routes, what is around them, the page and the documentation. Without torch."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter, FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from supple.server import open_inference, openapi, v1
+from supple.server.answering import refused, respond
+from supple.server.around import Around
+from supple.server.assets import Assets
+from supple.server.front import Front, record_of
+from supple.server.metrics import MEDIA
+from supple.server.requests import Refusal
+
+HERE = Path(__file__).parent
+OPEN = ("/", "/live", "/ready", "/docs", "/openapi.json", "/v2/health/live", "/v2/health/ready")
+FOLDERS = {"page": HERE / "page", "docs": HERE / "docs"}  # served below these paths; files of no secret
+_OTHER = {404: ("not_found", "There is nothing here."), 405: ("method_not_allowed", "This is not asked in this way.")}
+
+
+def make_app(front: Front) -> FastAPI:
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app.include_router(v1.routes(front))
+    app.include_router(open_inference.routes(front))
+    app.include_router(_health(front))
+    app.include_router(_files(app))
+    app.add_exception_handler(HTTPException, _no_route)
+    app.add_middleware(Around, front=front, is_open=is_open)
+    return app
+
+
+def is_open(path: str) -> bool:
+    """Whether a path is answered without the token: probes cannot send one, and the page has to ask for it."""
+    return path in OPEN or path.startswith(tuple(f"/{name}/" for name in FOLDERS))
+
+
+def _health(front: Front) -> APIRouter:
+    router = APIRouter(tags=["health"])
+
+    @router.get("/live", **openapi.read("Whether the server runs", "Live"))
+    async def live(request: Request) -> Response:
+        return respond({"live": True})
+
+    @router.get("/ready", **openapi.read("Whether every point of every model is warmed up", "Ready"))
+    async def ready(request: Request) -> Response:
+        front.must_take(request)
+        return respond({"ready": True})
+
+    @router.get("/metrics", **openapi.route("For Prometheus", openapi.content(openapi.TEXT, "text/plain")))
+    async def metrics(request: Request) -> Response:
+        return Response(front.metrics.text(), media_type=MEDIA)
+
+    return router
+
+
+def _files(app: FastAPI) -> APIRouter:
+    router = APIRouter(include_in_schema=False)
+    folders = {name: Assets(folder) for name, folder in FOLDERS.items()}
+    described: list[bytes] = []
+
+    @router.get("/")
+    async def page(request: Request) -> Response:
+        return folders["page"].response("index.html", request)
+
+    @router.get("/docs")
+    async def docs(request: Request) -> Response:
+        return folders["docs"].response("index.html", request)
+
+    @router.get("/openapi.json")
+    async def description(request: Request) -> Response:
+        if not described:
+            described.append(json.dumps(openapi.document(app)).encode())
+        return Response(described[0], media_type="application/json")
+
+    @router.get("/{folder}/{name:path}")
+    async def file(request: Request) -> Response:
+        found, name = folders.get(request.path_params["folder"]), request.path_params["name"]
+        if found is None or name not in found:
+            raise HTTPException(404)
+        return found.response(name, request)
+
+    return router
+
+
+async def _no_route(request: Request, error: Any) -> Response:
+    """What Starlette refuses: a path, or a method, that there is not."""
+    record = record_of(request)
+    code, message = _OTHER.get(error.status_code, ("malformed", "The request cannot be read."))
+    record.code = code
+    response = refused(Refusal(error.status_code, code, message), record)
+    response.headers.update(error.headers or {})
+    return response

@@ -1,0 +1,77 @@
+"""What Prometheus is told: requests, refusals, deadlines missed, the points that answered, and times. Without torch.
+
+Every label has few values: names of models and points are those that there are, never words of a request.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+from supple.server.record import Record
+
+MEDIA = CONTENT_TYPE_LATEST
+SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+GAUGES = {
+    "waiting": "Samples that wait for a worker.",
+    "running": "Samples that a worker has.",
+    "slots": "Samples that there is room for.",
+}
+
+
+class Metrics:
+    """Counts of one server, in a registry of their own."""
+
+    def __init__(self, load: Callable[[], Mapping[str, Any]], dropped: Callable[[], int] = lambda: 0) -> None:
+        self.registry = CollectorRegistry()
+        how: dict[str, Any] = {"registry": self.registry}
+        timed = {**how, "buckets": SECONDS}
+        self.requests = Counter("supple_requests", "Requests, by route and status.", ("route", "status"), **how)
+        self.refused = Counter("supple_rejects", "Requests refused, by reason.", ("model", "code"), **how)
+        self.early = Counter("supple_early_rejects", "Connections refused before a request was read.", ("code",), **how)
+        self.missed = Counter("supple_deadline_misses", "Answers or refusals after the deadline.", ("model",), **how)
+        self.answers = Counter("supple_answers", "Answers, by point and reason.", ("model", "point", "reason"), **how)
+        self.seconds = Histogram("supple_request_seconds", "From head to end of a request.", ("route",), **timed)
+        self.queue = Histogram("supple_queue_seconds", "That inputs waited.", ("model",), **timed)
+        self.compute = Histogram("supple_compute_seconds", "That inputs were computed.", ("model",), **timed)
+        self.registry.register(_Load(load, dropped))
+        ProcessCollector(registry=self.registry)  # memory, processor time and open files of the front
+
+    def count(self, record: Record, now: float) -> None:
+        """One request that has ended."""
+        route = record.route or "none"
+        self.requests.labels(route, str(record.status)).inc()
+        self.seconds.labels(route).observe(now - record.began)
+        if record.code:
+            self.refused.labels(record.model, record.code).inc()
+            if record.code == "late":
+                self.missed.labels(record.model).inc()
+        for answer in record.answers:
+            if answer.final:
+                found = answer.prediction
+                self.answers.labels(record.model, found.point, found.reason).inc()
+                self.queue.labels(record.model).observe(answer.queue_ms / 1e3)
+                self.compute.labels(record.model).observe(answer.compute_ms / 1e3)
+                if found.in_time is False:
+                    self.missed.labels(record.model).inc()
+
+    def text(self) -> bytes:
+        return generate_latest(self.registry)
+
+
+class _Load(Collector):
+    """What the service says of itself, asked when the metrics are."""
+
+    def __init__(self, load: Callable[[], Mapping[str, Any]], dropped: Callable[[], int]) -> None:
+        self._load, self._dropped = load, dropped
+
+    def collect(self) -> Iterator[Metric]:
+        load = self._load()
+        for name, about in GAUGES.items():
+            if isinstance(value := load.get(name), int | float):
+                yield GaugeMetricFamily(f"supple_{name}", about, value=value)
+        yield GaugeMetricFamily("supple_log_lines_dropped", "That nobody read in time.", value=self._dropped())
