@@ -117,13 +117,15 @@ class _LimitedProtocol(HttpToolsProtocol):
         except httptools.HttpParserUpgrade:  # to another protocol; the request is answered as if it had not asked
             self.cycle.keep_alive = False
             self._deaf = True
+            self._stop_timers()
         except httptools.HttpParserError as problem:
             cause = problem.__context__
             malformed = Refusal(400, "malformed", "The request is not valid HTTP/1.1.")
             self._refuse(cause if isinstance(cause, Refusal) else malformed)
         except Refusal as refusal:
             self._refuse(refusal)
-        self._watch()
+        if not self._deaf:
+            self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timers()
@@ -236,6 +238,7 @@ class _LimitedProtocol(HttpToolsProtocol):
             else:
                 content = 0
             self.pace.received(self._content - content, self.loop.time())
+        if self.shared.bodies > self.limits.all_bodies_bytes:
             self._make_room()
         return data[most:]
 
@@ -256,13 +259,12 @@ class _LimitedProtocol(HttpToolsProtocol):
         """When all bodies together are too large, the largest that is still arriving goes: small requests get through
         beside many slow, large ones.
         """
-        if self.shared.bodies <= self.limits.all_bodies_bytes:
-            return
         refusal = Refusal(503, "overloaded", "Too many large bodies are being received.", RETRY_AFTER_S)
-        largest = max(self.connections, key=_unfinished)
-        if largest is self or not isinstance(largest, _LimitedProtocol):
+        largest = max((one for one in self.connections if isinstance(one, _LimitedProtocol)), key=_unfinished)
+        if largest is self and self.unfinished:
             raise refusal
-        largest._refuse(refusal)
+        if largest.unfinished:
+            largest._refuse(refusal)
 
     # Time
 
@@ -276,8 +278,6 @@ class _LimitedProtocol(HttpToolsProtocol):
             self._timer = self.loop.call_at(due, self._time_is_up)
 
     def _due(self) -> float | None:
-        if self._deaf:
-            return None
         if self.pace is not None:
             return self.pace.due
         return None if self._head_since is None else self._head_since + self.limits.head_s
@@ -376,8 +376,8 @@ class _LimitedProtocol(HttpToolsProtocol):
         self._bodies.clear()
 
 
-def _unfinished(connection: Any) -> int:
-    return getattr(connection, "unfinished", 0)
+def _unfinished(connection: _LimitedProtocol) -> int:
+    return connection.unfinished
 
 
 def _headers_too_large(most: str) -> Refusal:
