@@ -193,3 +193,11 @@ def test_the_reason_says_when_a_limit_was_not_kept():
     assert (made().why(), made().late) == ("deadline", False)
     assert (made(in_time=False).why(), made(in_time=False).late) == ("deadline, late", True)
     assert made(within_budget=False).why() == "nothing fits; used the cheapest"
+
+
+def test_classes_are_listed_as_many_as_asked_for():
+    for asked, listed in ((1, 1), (3, 3), (7, 7), (50, 7)):
+        answer = TASKS["classes"].answer(LOGITS["classes"].numpy(), CLASSES, top_k=asked)[0]
+        assert len(answer.scores) == listed
+        assert list(answer.scores.values()) == sorted(answer.scores.values(), reverse=True)
+        assert next(iter(answer.scores)) == answer.label

@@ -24,6 +24,7 @@ from supple.tasks import Meter, Result, get_task
 class Archives:
     name = "torch"
     takes_missing = False
+    lasting = True
 
     def __init__(self, bundle: Bundle) -> None:
         self.bundle, self.precision = bundle, bundle.precision

@@ -27,6 +27,7 @@ class LatencyEstimator:
         self._seen: dict[object, list[float]] = {}  # of steps that are not known yet
         self._latest: deque[float] = deque()  # how many times its usual time each step took
         self._sorted: list[float] = []  # the same
+        self._sum = 0.0  # of them
         self._lock = threading.Lock()
 
     def learn(self, step: object, times_ms: Iterable[float]) -> None:
@@ -59,6 +60,12 @@ class LatencyEstimator:
             place = math.ceil(LARGEST * len(self._sorted)) - 1
             return self._sorted[place] if self._sorted else 1.0
 
+    @property
+    def mean(self) -> float:
+        """How many times its usual time a step takes on average: what many steps one after the other come to."""
+        with self._lock:
+            return self._sum / len(self._sorted) if self._sorted else 1.0
+
     def note(self, step: object, took_ms: float) -> None:
         """A step has taken so long."""
         usual = self._usual.get(step)
@@ -69,9 +76,16 @@ class LatencyEstimator:
                 self.learn(step, seen[1:])
                 self._seen.pop(step, None)
             return
-        ratio = min(WIDEST, took_ms / max(1e-6, usual))
+        self.observe(took_ms / max(1e-6, usual))
+
+    def observe(self, ratio: float) -> None:
+        """A step has taken so many times what is usual."""
+        ratio = min(WIDEST, ratio)
         with self._lock:
             self._latest.append(ratio)
             insort(self._sorted, ratio)
+            self._sum += ratio
             if len(self._latest) > LATEST:
-                del self._sorted[bisect_left(self._sorted, self._latest.popleft())]
+                oldest = self._latest.popleft()
+                self._sum -= oldest
+                del self._sorted[bisect_left(self._sorted, oldest)]

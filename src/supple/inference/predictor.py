@@ -211,6 +211,17 @@ class Predictor:
         """The logits of a point; where samples skip layers, those layers do not run."""
         return self._run_point(name, x)[0]
 
+    def run_body(self, k: int, state: State) -> State:
+        """The state behind stage k of the chain, to keep: for whoever walks it on their own."""
+        body = self.graphs.stages[k].body
+        assert body is not None
+        after = self.engine.run(body, state)
+        return after if self.engine.lasting else tuple(np.array(part) for part in after)
+
+    def run_head(self, k: int, state: State) -> Array:
+        """The logits of stage k of the chain, from the state that `run_body` gave there."""
+        return self._head(self.graphs.stages[k], state)
+
     def close(self) -> None:
         self.engine.close()
 

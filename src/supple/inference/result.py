@@ -16,7 +16,7 @@ class Prediction:
     """The answer for one sample, whoever gave it: a run, or an engine with an exported folder."""
 
     label: str
-    scores: dict[str, float]  # the five most likely classes; empty: the task has none
+    scores: dict[str, float]  # the most likely classes, best first; empty: the task has none
     point: str
     reason: str  # asked, deadline, budget, confident, full, largest (where full is not there), cancelled, not finite
     elapsed_ms: float  # decoding included

@@ -44,7 +44,7 @@ def walk(
     began, state, found = clock(), x, Answers(len(x[0]), stages, policy)
     for k in range(found.last + 1):
         stop = None
-        if left_ms is not None and 1000 * (clock() - began) + expected_ms(k) > left_ms:
+        if left_ms is not None and ends_late(expected_ms(k), left_ms - 1000 * (clock() - began)):
             stop = "deadline"
             if k == 0 and strict:
                 left = f"{max(0.0, left_ms):.2g} ms are left after decoding"
@@ -67,6 +67,11 @@ def walk(
             state = take(state, going)
             found.leave(going)
     return found.result()
+
+
+def ends_late(expected_ms: float, left_ms: float) -> bool:
+    """The rule of time that every deadline follows: what is expected to end after it is not started."""
+    return expected_ms > left_ms
 
 
 class Answers:

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from supple.model import Output
 
 
+TOP_K = 5  # classes that an answer lists, where nothing else is asked for
+
+
 def losses(output: "Output", target: "Tensor") -> "Tensor":
     from torch.nn.functional import cross_entropy
 
@@ -25,9 +28,9 @@ def right(output: "Output", target: "Tensor") -> "Tensor":
     return (output.logits.argmax(1) == target).float()
 
 
-def answer(logits: Array, classes: Sequence[str]) -> list[Answer]:
+def answer(logits: Array, classes: Sequence[str], top_k: int = TOP_K) -> list[Answer]:
     p = probabilities(logits)
-    best = np.argsort(-p, kind="stable")[:, :5]
+    best = np.argsort(-p, kind="stable")[:, :top_k]
     ranked = zip(best.tolist(), np.take_along_axis(p, best, 1).tolist())
     return [
         Answer(classes[places[0]], {classes[i]: score for i, score in zip(places, scores)}, {})
@@ -55,6 +58,7 @@ CLASSES = Task(
     losses,
     answer,
     objectives=("distill",),
+    top_k=TOP_K,
     confidence=True,
     mean_logits=True,
     check_targets=check_targets,

@@ -66,7 +66,7 @@ class Answer(NamedTuple):
     """The answer for one sample."""
 
     label: str  # in a few words
-    scores: dict[str, float]  # of the most likely classes, best first, at most five; empty: it has none
+    scores: dict[str, float]  # of the most likely classes, best first; empty: it has none
     details: dict[str, Any]  # what else a program would want to know, as JSON
 
 
@@ -74,7 +74,7 @@ class Answer(NamedTuple):
 class Task:
     """`answer(logits, classes)` puts the logits of a batch into words, in numpy; `draw(picture, logits, aux, classes)`
     draws the answer for one sample on its picture, uint8 (height, width, 3); `aux` is that of its `Output`. A task with
-    `min_score` takes it as a keyword in both.
+    `min_score` takes it as a keyword in both, one with `top_k` in `answer`.
     """
 
     name: str
@@ -85,6 +85,7 @@ class Task:
     meter_of: "Callable[[FlexibleModel], Meter] | None" = None  # where a metric is more than a mean over samples
     draw: "Callable[..., Image.Image] | None" = None
     min_score: float | None = None  # what scores less is left out of an answer, unless another limit is asked for
+    top_k: int | None = None  # classes that an answer lists, best first, unless another number is asked for
     output: str = "logits"  # what exported graphs call what they give
     exportable: bool = True  # whether graphs can answer it: as many outputs for every sample
     confidence: bool = False  # whether softmax of the logits says how sure an answer is: policies may stop on it

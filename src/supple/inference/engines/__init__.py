@@ -83,8 +83,9 @@ class Engine(Protocol):
     name: str
     precision: str
     takes_missing: bool  # whether a part of the input may be None: exits that do not need it answer
+    lasting: bool  # whether what `run` returns outlasts the next run of its graph
 
-    # Returns when the results are there; they are of the engine's own kind, and last until the graph runs again.
+    # Returns when the results are there; they are of the engine's own kind.
     def run(self, graph: str, inputs: State) -> State: ...
     def array(self, value: Any) -> Array: ...  # a result as float32 of numpy, to keep
     def close(self) -> None: ...
@@ -104,6 +105,21 @@ ENGINES: dict[str, tuple[str, str, tuple[str, ...]]] = {
 def take(state: State, rows: Array) -> State:
     """These samples of a state; None, a part that is not there, stays so."""
     return tuple(None if part is None else part[rows] for part in state)
+
+
+def join(states: Sequence[State]) -> State:
+    """Several states as one batch, in this order: the inverse of `take`."""
+    if len(states) == 1:
+        return states[0]
+    return tuple(None if parts[0] is None else _joined(parts) for parts in zip(*states))
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts)
+    from torch import cat  # they are its tensors
+
+    return cat(tuple(parts))
 
 
 def available(kind: str) -> list[str]:

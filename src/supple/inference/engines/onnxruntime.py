@@ -30,6 +30,7 @@ def shares_pool(threads: int) -> bool:
 class OnnxEngine:
     name = "onnxruntime"
     takes_missing = False
+    lasting = True
 
     def __init__(self, bundle: Bundle, threads: int, precision: str, device: str = "cpu") -> None:
         self.bundle, self.precision, self.device = bundle, precision, device

@@ -26,6 +26,7 @@ HINTS = {"fp32": "f32", "int8": "f32", "bf16": "bf16"}  # of int8 graphs: for th
 class OpenVinoEngine:
     name = "openvino"
     takes_missing = False
+    lasting = False  # they lie in the request's own memory
 
     def __init__(self, bundle: Bundle, threads: int, precision: str) -> None:
         self.bundle, self.precision = bundle, precision

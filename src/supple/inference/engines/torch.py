@@ -24,6 +24,7 @@ from supple.tasks import get_task
 class TorchEngine:
     name = "torch"
     takes_missing = True
+    lasting = True
 
     def __init__(self, model: FlexibleModel, threads: int, precision: str, device: str = "cpu") -> None:
         torch.set_num_threads(threads)
