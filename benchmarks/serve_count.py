@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
+
 from serve_client import Outcome
 
 LAG_MS = 5.0  # a run counts only if sends are late by less than this at the 99th percentile

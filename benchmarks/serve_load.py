@@ -29,7 +29,6 @@ from serve_process import pin_self
 from serve_scenarios import Result, contended, mixed_deadlines, overload, pinned
 from serve_soak import soak
 from serve_target import Settings, Target, pictures_in
-
 from supple.machine import machine, versions
 
 RESULTS = Path(__file__).parent / "results" / "serve"

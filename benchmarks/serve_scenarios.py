@@ -5,9 +5,11 @@ and beside another busy process.
 import asyncio
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+
 from serve_client import Outcome, Pool, clock, open_loop
 from serve_count import (
     Figures,
@@ -226,7 +228,7 @@ async def mixed_deadlines(s: Settings) -> Result:
 def by_deadline(outcomes: Sequence[Outcome], yard: Yardstick) -> dict[str, float]:
     edges = (2.0, 4.0, 10.0, 40.0001)
     shares = {}
-    for low, high in zip(edges, edges[1:]):
+    for low, high in pairwise(edges):
         those = [one for one in outcomes if low <= (one.request.deadline_ms or 0) / yard.full_ms < high]
         shares[f"{low:g} to {high:g} x"] = figures(those).share
     return shares

@@ -5,7 +5,6 @@ import math
 import random
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from serve_client import Outcome, Pool, Request, clock, open_loop
 from serve_count import Figures, Row, arrivals, figures, grown, percent, read, trouble

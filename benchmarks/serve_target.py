@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import numpy as np
+
 from serve_client import Outcome, Pool, Request, closed_loop
 from serve_count import figures, quantiles, read
 from serve_process import Started, supple_serve
