@@ -90,32 +90,9 @@ def fastapi(given: argparse.Namespace) -> None:
 
 
 def litserve(given: argparse.Namespace) -> None:
-    import litserve as ls
-    from fastapi import Request
+    from serve_litserve import Api, run
 
-    class Api(ls.LitAPI):  # type: ignore[misc]
-        def setup(self, device: str) -> None:
-            self.model = model_of(given.export, given.point, given.sleep_ms)
-
-        async def decode_request(self, request: Request) -> bytes:
-            return await request.body()
-
-        def batch(self, inputs: list[bytes]) -> list[bytes]:
-            return list(inputs)
-
-        def predict(self, files: list[bytes]) -> list[dict[str, str]]:
-            return self.model(files)
-
-        def unbatch(self, output: list[dict[str, str]]) -> list[dict[str, str]]:
-            return output
-
-        def encode_response(self, output: dict[str, str]) -> dict[str, str]:
-            return output
-
-    api = Api(max_batch_size=MOST_AT_ONCE, batch_timeout=WAIT_S)
-    timeout = given.deadline_ms / 1000 if given.deadline_ms else False
-    server = ls.LitServer(api, accelerator="cpu", timeout=timeout)
-    server.run(host="127.0.0.1", port=given.port, generate_client_file=False, log_level="warning", num_api_servers=1)
+    run(Api(given.export, given.point, given.sleep_ms, MOST_AT_ONCE, WAIT_S), given.port, given.deadline_ms)
 
 
 def ray(given: argparse.Namespace) -> None:
@@ -169,7 +146,7 @@ def start(
     command = [sys.executable, __file__, name, *([] if export is None else [str(export.resolve())])]
     command += ["--port", str(port), "--point", point, "--sleep-ms", str(sleep_ms)]
     command += ["--full-ms", str(full_ms), "--deadline-ms", str(deadline_ms)]
-    return Started(command, port, core), Target(name, port)
+    return Started(command, port, core), Target(name, port, takes_json=name == "litserve")
 
 
 async def beside(

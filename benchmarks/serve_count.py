@@ -119,7 +119,7 @@ def figures(outcomes: Sequence[Outcome]) -> Figures:
         lost=counts["lost"],
         answered=len(answers),
         right=sum(found.get("label") == one.request.truth for one, found in answers),
-        answer_ms=at and (at[0], at[1]),
+        answer_ms=(at[0], at[1]) if at else None,
         refusal_ms=(*quantiles(refusals, 50, 99), max(refusals)) if refusals else None,  # type: ignore[arg-type]
         late_by_ms=(quantiles(late_by, 50)[0], max(late_by)) if late_by else None,
         lag_ms=quantiles([one.lag_ms for one in outcomes], 99)[0] if outcomes else 0.0,

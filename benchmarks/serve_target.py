@@ -1,5 +1,7 @@
 """What is measured, with what, and how fast it is: settings of a run, labelled pictures, capacity."""
 
+import base64
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -68,13 +70,17 @@ class Target:
     port: int
     path: str = "/predict"
     takes_options: bool = False
+    takes_json: bool = False  # and not a picture as it is
 
     def request(self, picture: Picture, deadline_ms: float | None = None, **options: object) -> Request:
         asked = {"deadline_ms": deadline_ms, "top_k": 1, **options}
         words = {name: value for name, value in asked.items() if value is not None} if self.takes_options else {}
         address = self.path + (f"?{urlencode(words)}" if words else "")
-        head = f"POST {address} HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\nContent-Type: image/png\r\n"
-        return Request(head.encode(), picture.file, picture.label, deadline_ms)
+        media, body = "image/png", picture.file
+        if self.takes_json:
+            media, body = "application/json", json.dumps({"file": base64.b64encode(body).decode()}).encode()
+        head = f"POST {address} HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\nContent-Type: {media}\r\n"
+        return Request(head.encode(), body, picture.label, deadline_ms)
 
     def get(self, path: str) -> Request:
         return Request(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\n".encode(), kind="get")
