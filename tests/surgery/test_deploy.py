@@ -1,7 +1,12 @@
 """Folding norms away changes nothing but the time."""
 
+import copy
+
+import pytest
+import timm
 import torch
-from torch import nn
+from timm.layers import BatchNormAct2d
+from torch import Tensor, nn
 from torch.testing import assert_close
 
 from supple.surgery.deploy import Deployed, fold_norms, prepare
@@ -46,3 +51,60 @@ def test_the_input_may_come_in_any_memory_format():
         ready = Deployed(net(), memory_format)
         assert_close(ready(x), plain(x))
         assert_close(ready(x.contiguous(memory_format=torch.channels_last)), plain(x))
+
+
+SHAPE = (3, 32, 32)
+
+
+def filled(network: nn.Module) -> nn.Module:
+    """With statistics that are neither 0 nor 1."""
+    torch.manual_seed(0)
+    for part in network.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            nn.init.normal_(part.running_mean, std=0.1)
+            nn.init.uniform_(part.running_var, 0.5, 2.0)
+            nn.init.normal_(part.bias, std=0.1)
+    return network.eval()
+
+
+@pytest.mark.parametrize("name", ["resnet18", "mobilenetv2_035", "tf_efficientnet_lite0", "regnetx_002"])
+@torch.inference_mode()
+def test_ordinary_networks_lose_all_their_norms(name):
+    network = filled(timm.create_model(name, num_classes=4))
+    x = torch.randn(2, *SHAPE)
+    expected = network(x)
+    folded = fold_norms(copy.deepcopy(network), SHAPE)
+    assert not any(isinstance(part, nn.BatchNorm2d) for part in folded.modules())
+    assert_close(folded(x), expected, atol=1e-4, rtol=1e-4)
+
+
+class Both(nn.Module):
+    """The output of a convolution goes to a norm, and past it; a norm behind a sum; a convolution that runs twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)
+        self.second, self.of_sum = nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)
+        self.twice, self.after = nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x)
+        x = self.of_sum(self.second(self.norm(y)) + y)
+        return self.after(self.twice(self.twice(x)))
+
+
+@torch.inference_mode()
+def test_a_norm_stays_where_something_else_reads_what_it_reads():
+    network, x = filled(Both()), torch.randn(2, *SHAPE)
+    folded = fold_norms(copy.deepcopy(network), SHAPE)
+    assert_close(folded(x), network(x))
+    assert all(isinstance(part, nn.BatchNorm2d) for part in (folded.norm, folded.of_sum, folded.after))
+
+
+@torch.inference_mode()
+def test_the_activation_of_a_folded_norm_stays():
+    network, x = filled(nn.Sequential(nn.Conv2d(3, 4, 1), BatchNormAct2d(4))), torch.randn(2, *SHAPE)
+    expected = network(x)
+    folded = fold_norms(network)
+    assert not any(isinstance(part, nn.BatchNorm2d) for part in folded.modules())
+    assert_close(folded(x), expected, atol=1e-5, rtol=1e-5)
