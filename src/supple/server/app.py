@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -25,10 +25,10 @@ _OTHER = {404: ("not_found", "There is nothing here."), 405: ("method_not_allowe
 
 def make_app(front: Front) -> FastAPI:
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
-    app.include_router(v1.routes(front))
-    app.include_router(open_inference.routes(front))
-    app.include_router(_health(front))
-    app.include_router(_files(app))
+    v1.add_routes(app, front)
+    open_inference.add_routes(app, front)
+    _add_health(app, front)
+    _add_files(app)
     app.add_exception_handler(HTTPException, _no_route)
     app.add_middleware(Around, front=front, is_open=is_open)
     return app
@@ -39,52 +39,45 @@ def is_open(path: str) -> bool:
     return path in OPEN or path.startswith(tuple(f"/{name}/" for name in FOLDERS))
 
 
-def _health(front: Front) -> APIRouter:
-    router = APIRouter(tags=["health"])
-
-    @router.get("/live", **openapi.read("Whether the server runs", "Live"))
+def _add_health(app: FastAPI, front: Front) -> None:
+    @app.get("/live", **openapi.read("Whether the server runs", "Live"))
     async def live(request: Request) -> Response:
         return respond({"live": True})
 
-    @router.get("/ready", **openapi.read("Whether every point of every model is warmed up", "Ready"))
+    @app.get("/ready", **openapi.read("Whether every point of every model is warmed up", "Ready"))
     async def ready(request: Request) -> Response:
         front.must_take(request)
         return respond({"ready": True})
 
-    @router.get("/metrics", **openapi.route("For Prometheus", openapi.content(openapi.TEXT, "text/plain")))
+    @app.get("/metrics", **openapi.route("For Prometheus", openapi.content(openapi.TEXT, "text/plain")))
     async def metrics(request: Request) -> Response:
         return Response(front.metrics.text(), media_type=MEDIA)
 
-    return router
 
-
-def _files(app: FastAPI) -> APIRouter:
-    router = APIRouter(include_in_schema=False)
+def _add_files(app: FastAPI) -> None:
     folders = {name: Assets(folder) for name, folder in FOLDERS.items()}
     described: list[bytes] = []
 
-    @router.get("/")
+    @app.get("/", include_in_schema=False)
     async def page(request: Request) -> Response:
         return folders["page"].response("index.html", request)
 
-    @router.get("/docs")
+    @app.get("/docs", include_in_schema=False)
     async def docs(request: Request) -> Response:
         return folders["docs"].response("index.html", request)
 
-    @router.get("/openapi.json")
+    @app.get("/openapi.json", include_in_schema=False)
     async def description(request: Request) -> Response:
         if not described:
             described.append(json.dumps(openapi.document(app)).encode())
         return Response(described[0], media_type="application/json")
 
-    @router.get("/{folder}/{name:path}")
+    @app.get("/{folder}/{name:path}", include_in_schema=False)
     async def file(request: Request) -> Response:
         found, name = folders.get(request.path_params["folder"]), request.path_params["name"]
         if found is None or name not in found:
             raise HTTPException(404)
         return found.response(name, request)
-
-    return router
 
 
 async def _no_route(request: Request, error: Any) -> Response:

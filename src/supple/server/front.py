@@ -9,11 +9,12 @@ from starlette.requests import Request
 from supple.server.logs import Log
 from supple.server.metrics import Metrics
 from supple.server.record import Record
-from supple.server.requests import Refusal
+from supple.server.requests import Answer, Refusal
 from supple.server.settings import Settings
 
 if TYPE_CHECKING:
-    from supple.server.service import Served, Service
+    from supple.server.served import Served
+    from supple.server.service import Service
 
 AGAIN_S = 1.0  # after which a client may ask a server that starts or stops
 
@@ -40,6 +41,12 @@ class Front:
             raise Refusal(503, "draining", "The server is stopping.", AGAIN_S)
         if not self.service.ready:
             raise Refusal(503, "starting", "The models are being opened and measured.", AGAIN_S)
+
+    def answered(self, record: Record, answer: Answer) -> None:
+        """Counted at once: a request of many inputs may go on for long."""
+        record.answers.append(answer)
+        if answer.final:
+            self.metrics.answer(record.model, answer)
 
     def refused_early(self, refusal: Refusal) -> None:
         """What was refused before it was a request: it has no route and no path, but a line and a count."""

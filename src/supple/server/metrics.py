@@ -3,6 +3,7 @@
 Every label has few values: names of models and points are those that there are, never words of a request.
 """
 
+from collections import Counter as Counts
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from supple.server.record import Record
+from supple.server.requests import Answer
 
 MEDIA = CONTENT_TYPE_LATEST
 SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
@@ -20,6 +22,9 @@ GAUGES = {
     "waiting": "Samples that wait for a worker.",
     "running": "Samples that a worker has.",
     "slots": "Samples that there is room for.",
+    "free": "Of these, how many have none.",
+    "workers": "Processes that compute and are up.",
+    "spread": "How much slower steps are than when they were measured.",
 }
 
 
@@ -28,6 +33,8 @@ class Metrics:
 
     def __init__(self, load: Callable[[], Mapping[str, Any]], dropped: Callable[[], int] = lambda: 0) -> None:
         self.registry = CollectorRegistry()
+        self.answered: dict[str, Counts[str]] = {}  # of each model, by point
+        self._known: dict[tuple[Any, tuple[str, ...]], Any] = {}
         how: dict[str, Any] = {"registry": self.registry}
         timed = {**how, "buckets": SECONDS}
         self.requests = Counter("supple_requests", "Requests, by route and status.", ("route", "status"), **how)
@@ -44,20 +51,29 @@ class Metrics:
     def count(self, record: Record, now: float) -> None:
         """One request that has ended."""
         route = record.route or "none"
-        self.requests.labels(route, str(record.status)).inc()
-        self.seconds.labels(route).observe(now - record.began)
+        self._of(self.requests, route, str(record.status)).inc()
+        self._of(self.seconds, route).observe(now - record.began)
         if record.code:
             self.refused.labels(record.model, record.code).inc()
             if record.code == "late":
                 self.missed.labels(record.model).inc()
-        for answer in record.answers:
-            if answer.final:
-                found = answer.prediction
-                self.answers.labels(record.model, found.point, found.reason).inc()
-                self.queue.labels(record.model).observe(answer.queue_ms / 1e3)
-                self.compute.labels(record.model).observe(answer.compute_ms / 1e3)
-                if found.in_time is False:
-                    self.missed.labels(record.model).inc()
+
+    def answer(self, model: str, answer: Answer) -> None:
+        """One input that has its last answer."""
+        found = answer.prediction
+        self._of(self.answers, model, found.point, found.reason).inc()
+        self._of(self.queue, model).observe(answer.queue_ms / 1e3)
+        self._of(self.compute, model).observe(answer.compute_ms / 1e3)
+        self.answered.setdefault(model, Counts())[found.point] += 1
+        if found.in_time is False:
+            self.missed.labels(model).inc()
+
+    def _of(self, metric: Any, *labels: str) -> Any:
+        """The one of these labels; looked up here, since `labels` checks and locks each time."""
+        found = self._known.get((metric, labels))
+        if found is None:
+            found = self._known[metric, labels] = metric.labels(*labels)
+        return found
 
     def text(self) -> bytes:
         return generate_latest(self.registry)

@@ -3,9 +3,10 @@
 from typing import TYPE_CHECKING, Any
 
 from supple.inference.inputs import parts_of
+from supple.tasks import get_metric
 
 if TYPE_CHECKING:
-    from supple.server.service import Served
+    from supple.server.served import Served
 
 
 def about(served: "Served") -> dict[str, Any]:
@@ -31,5 +32,7 @@ def ladder(served: "Served") -> list[dict[str, Any]]:
     for point in map(str, served.points):
         row = rows.get(point)
         facts = {name: getattr(row, name, None) for name in ("macs", "metric", "score", "higher_is_better")}
-        found.append({"point": point, **facts, "expected_ms": getattr(row, "p50_ms", None)})
+        metric = get_metric(facts["metric"])
+        facts |= {"metric_label": metric.called, "unit": metric.unit, "expected_ms": getattr(row, "p50_ms", None)}
+        found.append({"point": point, **facts})
     return found

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from fastapi import APIRouter
+from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -37,28 +37,16 @@ from supple.tasks import get_task
 from supple.text import did_you_mean
 
 if TYPE_CHECKING:
-    from supple.server.service import Served
+    from supple.server.served import Served
 
 VERSION = "1"  # of every model: versions are folders of their own here
 EXTENSIONS = ["binary_tensor_data", "classification", "parameters"]
 TEXTS = ("label", "point", "reason", "details")
 
 
-def routes(front: Front) -> APIRouter:
-    router = APIRouter(prefix="/v2", tags=["Open Inference Protocol"])
-
-    @router.get("", **openapi.protocol("The server"))
-    async def server(request: Request) -> Response:
-        return respond({"name": "supple", "version": __version__, "extensions": EXTENSIONS})
-
-    @router.get("/health/live", **openapi.protocol("Whether the server runs"))
-    async def live(request: Request) -> Response:
-        return respond({"live": True})
-
-    @router.get("/health/ready", **openapi.protocol("Whether every point of every model is warmed up"))
-    async def ready(request: Request) -> Response:
-        front.must_take(request)
-        return respond({"ready": True})
+def add_routes(app: FastAPI, front: Front) -> None:
+    async def infer(request: Request) -> Response:
+        return await _infer(front, request)
 
     async def model(request: Request) -> Response:
         return respond(metadata(_asked(front, request)[1]))
@@ -68,14 +56,23 @@ def routes(front: Front) -> APIRouter:
         front.must_take(request)
         return respond({"name": name, "ready": True})
 
-    async def infer(request: Request) -> Response:
-        return await _infer(front, request)
+    for path, versioned in (("/v2/models/{name}", False), ("/v2/models/{name}/versions/{version}", True)):
+        app.post(f"{path}/infer", **openapi.infer(versioned))(infer)
+        app.get(path, **openapi.protocol("What a model takes and gives", versioned))(model)
+        app.get(f"{path}/ready", **openapi.protocol("Whether a model is ready", versioned))(model_ready)
 
-    for path, versioned in (("/models/{name}", False), ("/models/{name}/versions/{version}", True)):
-        router.get(path, **openapi.protocol("What a model takes and gives", versioned))(model)
-        router.get(f"{path}/ready", **openapi.protocol("Whether a model is ready", versioned))(model_ready)
-        router.post(f"{path}/infer", **openapi.infer(versioned))(infer)
-    return router
+    @app.get("/v2", **openapi.protocol("The server"))
+    async def server(request: Request) -> Response:
+        return respond({"name": "supple", "version": __version__, "extensions": EXTENSIONS})
+
+    @app.get("/v2/health/live", **openapi.protocol("Whether the server runs"))
+    async def live(request: Request) -> Response:
+        return respond({"live": True})
+
+    @app.get("/v2/health/ready", **openapi.protocol("Whether every point of every model is warmed up"))
+    async def ready(request: Request) -> Response:
+        front.must_take(request)
+        return respond({"ready": True})
 
 
 def _asked(front: Front, request: Request) -> "tuple[str, Served]":
@@ -131,9 +128,11 @@ async def _infer(front: Front, request: Request) -> Response:
     record = record_of(request)
     record.asks(name, len(given), options)
     work = front.service.predict(name, given, options, arrived=arrived)
-    record.answers = await unless_gone(request.receive, work)
-    head = {"model_name": name, "model_version": VERSION, "parameters": facts_of(record.answers)}
-    outputs = [output(found, record.answers, served) for found in wanted]
+    answers = await unless_gone(request.receive, work)
+    for answer in answers:
+        front.answered(record, answer)
+    head = {"model_name": name, "model_version": VERSION, "parameters": facts_of(answers)}
+    outputs = [output(found, answers, served) for found in wanted]
     content, length = write_response(head if id is None else {**head, "id": id}, outputs)
     if length is None:
         return Response(content, media_type=JSON)

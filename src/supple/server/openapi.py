@@ -82,6 +82,8 @@ SCHEMAS: dict[str, Schema] = {
         point=TEXT,
         macs={"type": ["integer", "null"]},
         metric={"type": ["string", "null"]},
+        metric_label=TEXT,
+        unit=TEXT,
         score={"type": ["number", "null"]},
         higher_is_better={"type": ["boolean", "null"]},
         expected_ms={"type": ["number", "null"], "description": "Of one sample, alone, on this machine."},
@@ -101,7 +103,14 @@ SCHEMAS: dict[str, Schema] = {
         ladder=_list(_ref("Row")),
     ),
     "Models": _object(("models",), models=_list(_ref("Model"))),
-    "Load": _object(("waiting", "running"), waiting=COUNT, running=COUNT, slots=COUNT, points={"type": "object"}),
+    "Load": _object(
+        ("waiting", "running"),
+        waiting=COUNT,
+        running=COUNT,
+        slots=COUNT,
+        points={"type": "object"},
+        answered={"type": "object"},
+    ),
     "Live": _object(("live",), live=FLAG),
     "Ready": _object(("ready",), ready=FLAG),
     "Tensor": _object(
@@ -192,6 +201,7 @@ def route(
 
     found = {"parameters": list(parameters), **body} if parameters else body
     return {
+        "tags": ["Open Inference Protocol" if protocol else "supple"],
         "summary": summary,
         "responses": responses(good, *statuses, protocol=protocol),
         "openapi_extra": found,

@@ -52,7 +52,7 @@ def serve(
     ):
         if isinstance(value, bool) or not low <= value <= high:
             raise RecipeError(f"--{name} is {value}.", f"Give a number from {low:,} to {high:,}.")
-    settings = Settings(token, allow_reload, int(max_body_mb * MEGABYTE), slots)
+    settings = Settings(token, allow_reload, int(max_body_mb * MEGABYTE))
     asked: dict[str, Any] = {
         "engine": engine,
         "precision": precision,

@@ -18,7 +18,7 @@ class Settings:
     token: str | None = None  # None: nobody is asked for one
     allow_reload: bool = False
     max_body: int = 20 * MEGABYTE  # bytes of one request, decompressed
-    max_inputs: int = 256  # of one request
+    max_inputs: int = 1000  # of one request: they need not fit into the slots at once
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from supple.server.answering import LINES, as_json, line_json
+from supple.server.front import Front
 from supple.server.leaving import unless_gone
 from supple.server.record import Record
 from supple.server.requests import Answer, Refusal
@@ -20,10 +21,10 @@ class Stream(Response):
 
     media_type = LINES
 
-    def __init__(self, items: AsyncIterator[Item], record: Record) -> None:
+    def __init__(self, items: AsyncIterator[Item], front: Front, record: Record) -> None:
         super().__init__()
         del self.headers["content-length"]
-        self._items, self._record = items, record
+        self._items, self._front, self._record = items, front, record
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await unless_gone(receive, self._send(send))
@@ -51,7 +52,7 @@ class Stream(Response):
 
     def _noted(self, item: Item, begun: bool) -> dict[str, object]:
         if isinstance(item, Answer):
-            self._record.answers.append(item)
+            self._front.answered(self._record, item)
         else:
             if self._record.inputs == 1 and not begun:
                 raise item[1]

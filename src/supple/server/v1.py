@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from fastapi import APIRouter
+from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -17,33 +17,26 @@ from supple.server.requests import Refusal
 from supple.server.streaming import Stream
 
 if TYPE_CHECKING:
-    from supple.server.service import Served
+    from supple.server.served import Served
 
 
-def routes(front: Front) -> APIRouter:
-    router = APIRouter(prefix="/v1", tags=["predictions"])
+def add_routes(app: FastAPI, front: Front) -> None:
+    """The one that is asked most comes first: routes are looked for in this order."""
 
-    @router.get("/models", **openapi.read("The models, and what each of their points costs and scores", "Models"))
+    @app.post("/v1/models/{name}/predict", **openapi.predict())
+    async def predict(request: Request) -> Response:
+        return await _predict(front, request)
+
+    @app.get("/v1/models", **openapi.read("The models, and what each of their points costs and scores", "Models"))
     async def models(request: Request) -> Response:
         return respond({"models": [about(served) for served in front.service.models.values()]})
 
-    @router.get(
-        "/models/{name}",
-        **openapi.model(),
-    )
+    @app.get("/v1/models/{name}", **openapi.model())
     async def model(request: Request) -> Response:
         _, served = front.model(request)
         return respond({**about(served), "classes": list(served.classes)})
 
-    @router.get("/load", **openapi.read("What waits and runs, and which points answered lately", "Load"))
-    async def load(request: Request) -> Response:
-        return respond(front.service.load())
-
-    @router.post("/models/{name}/predict", **openapi.predict())
-    async def predict(request: Request) -> Response:
-        return await _predict(front, request)
-
-    @router.post("/models/{name}/reload", **openapi.reload())
+    @app.post("/v1/models/{name}/reload", **openapi.reload())
     async def reload(request: Request) -> Response:
         if not front.settings.allow_reload:
             raise Refusal(403, "forbidden", "This server was started without --allow-reload.")
@@ -52,7 +45,9 @@ def routes(front: Front) -> APIRouter:
         await front.service.reload(name)
         return respond(about(front.service.models[name]))
 
-    return router
+    @app.get("/v1/load", **openapi.read("What waits and runs, and which points answered lately", "Load"))
+    async def load(request: Request) -> Response:
+        return respond({**front.service.load(), "answered": front.metrics.answered})
 
 
 async def _predict(front: Front, request: Request) -> Response:
@@ -66,11 +61,12 @@ async def _predict(front: Front, request: Request) -> Response:
     record = record_of(request)
     record.asks(name, len(found.given), found.options)
     if found.stream:
-        return Stream(front.service.stream(name, found.given, found.options, arrived=arrived), record)
+        return Stream(front.service.stream(name, found.given, found.options, arrived=arrived), front, record)
     work = front.service.predict(name, found.given, found.options, arrived=arrived)
-    record.answers = await unless_gone(request.receive, work)
-    answers = [answer_json(answer) for answer in record.answers]
-    return respond({"model": name, "predictions": answers, "request_id": record.id})
+    answers = await unless_gone(request.receive, work)
+    for answer in answers:
+        front.answered(record, answer)
+    return respond({"model": name, "predictions": [answer_json(answer) for answer in answers], "request_id": record.id})
 
 
 def must_be_of_kind(media: str, served: "Served") -> None:
