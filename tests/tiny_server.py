@@ -19,7 +19,12 @@ from supple.server.assets import Assets
 from supple.server.forms import parts_of
 
 Json = dict[str, Any]
-ROWS = (("exit=1", 9.8e6, 0.654, 2.0), ("exit=2", 28e6, 0.702, 6.5), ("exit=3", 51e6, 0.731, 14.0), ("full", 75e6, 0.742, 31.0))
+ROWS = (
+    ("exit=1", 9.8e6, 0.654, 2.0),
+    ("exit=2", 28e6, 0.702, 6.5),
+    ("exit=3", 51e6, 0.731, 14.0),
+    ("full", 75e6, 0.742, 31.0),
+)
 IMAGES = {"kind": "image", "endings": [".jpg", ".png"]}
 
 
@@ -58,6 +63,8 @@ class Tiny:
     reason: str | None = None  # None: full or deadline, as the time allows
     asked: list[Json] = field(default_factory=list)
     answered: dict[str, Counter[str]] = field(default_factory=dict)
+    starting: Refused | None = None  # what /ready says
+    looks: int = 0  # at the load
     waiting: int = 0
     port: int = 0
 
@@ -101,6 +108,8 @@ class Tiny:
 
         @app.get("/ready")
         async def ready() -> Json:
+            if self.starting is not None:
+                raise self.starting
             return {"ready": True}
 
         @app.get("/v1/models")
@@ -111,6 +120,7 @@ class Tiny:
         @app.get("/v1/load")
         async def load(request: Request) -> Json:
             self._let_in(request)
+            self.looks += 1
             return {"waiting": self.waiting, "running": int(self.waiting > 0), "slots": 256, "answered": self.answered}
 
         @app.post("/v1/models/{name}/predict")

@@ -201,8 +201,8 @@ function offer() {
   if (!state.file) {
     say("drop-text", accepts ? `Drop a ${one} here, paste one, or choose a file` : "No files for this model");
     say("give-note", accepts && accepts.kind !== "image" ? `${one}: ${accepts.endings.join(" ")}` : "");
-    const text = accepts ? `Waiting for a ${one}` : "This model takes arrays only";
-    headline(text, "", accepts ? "" : "It was saved without preprocessing. Programs can ask it over /v2: see the docs below.");
+    if (accepts) headline(`Waiting for a ${one}`, "", "Each point of the model answers in turn, as far as the deadline lets it.");
+    else headline("Arrays only", "", "This model was saved without preprocessing. Programs can ask it over /v2: see the docs below.");
   }
   $("send").disabled = !state.file;
 }
@@ -327,7 +327,7 @@ function line(row) {
   if (known(sure)) {
     const filling = element("i");
     filling.style.width = `${100 * sure}%`;
-    cell.append(element("div", { class: "bar", "aria-hidden": "true" }, filling));
+    cell.append(element("div", { class: "share", "aria-hidden": "true" }, filling));
   }
   const time = element("td", {}, ms(answer.queue_ms + answer.compute_ms));
   if (chosen) time.append(element("small", {}, "answered"));
@@ -368,6 +368,7 @@ function drawCurve() {
   const metric = rows.find(({ metric }) => metric) ?? {};
   const direction = metric.higher_is_better === false ? ", lower is better" : "";
   const unit = `${metric.metric_label ?? metric.metric ?? "score"}${metric.unit ? `, ${metric.unit}` : ""}${direction}`;
+  say("axis", timed.length ? `expected time of one ${things().one}, ms` : "");
   say("curve-caption", [scores.length ? unit : "", ...missing].filter(Boolean).join(". "));
   const width = $("curve").clientWidth;
   const box = { left: scores.length ? 44 : 10, right: width - 14, top: 14, bottom: scores.length ? 224 : 64 };
@@ -393,7 +394,7 @@ function curve(rows, scores, width, box, unit) {
   picture.append(drawn("line", { class: "limit", x1: limit, x2: limit, y1: box.top, y2: box.bottom }));
   const places = rows.map((row) => ({ row, x: x(row.expected_ms), y: y(row) })).sort((a, b) => a.x - b.x);
   if (scores.length) picture.append(drawn("path", { class: "path", d: `M${frontier(places).map((at) => `${at.x},${at.y}`).join("L")}` }));
-  picture.append(...places.flatMap(dots), ...names(places, width));
+  picture.append(...places.flatMap(dots), ...names(places, limit, width));
   return picture;
 }
 
@@ -415,8 +416,9 @@ function dots({ row, x, y }) {
 }
 
 // Names where there is room: the one that answered first, then the others.
-function names(places, width) {
+function names(places, limit, width) {
   const taken = places.map(({ x, y }) => ({ left: x - 7, right: x + 7, top: y - 7, bottom: y + 7 }));
+  taken.push({ left: limit - 2, right: limit + 2, top: 0, bottom: Infinity });
   const first = [...places].sort((a, b) => (status(b.row) === "chosen") - (status(a.row) === "chosen"));
   return first.flatMap(({ row, x, y }) => {
     const size = 7.4 * row.point.length;
@@ -556,7 +558,7 @@ function drawHistory() {
   const found = steps();
   const longest = Math.max(...points.map((point) => point.length), 7);
   const [left, right] = [Math.min(7.6 * longest + 14, 0.4 * width), width - 50];
-  const tall = points.length > 8 ? 18 : 28;
+  const tall = points.length > 8 ? 18 : 36;
   const queueTop = points.length * tall + 14;
   const bottom = queueTop + 44;
   const now = state.history.at(-1)?.time ?? 0;
@@ -580,13 +582,16 @@ function drawHistory() {
   if (outline.length) {
     const corners = [[outline[0][0], bottom], ...outline, [outline.at(-1)[0], bottom]];
     picture.append(drawn("path", { class: "queue", d: `M${corners.map((corner) => corner.join(",")).join("L")}` }));
-    picture.append(drawn("text", { x: right + 8, y: queueTop + 9 }, number(longestQueue)));
+    if (found.some(({ waiting }) => waiting)) picture.append(drawn("text", { x: right + 8, y: queueTop + 9 }, number(longestQueue)));
   }
   picture.append(drawn("text", { x: left - 10, y: bottom - 3, "text-anchor": "end" }, "waiting"));
   picture.append(drawn("line", { class: "axis", x1: left, x2: right, y1: bottom, y2: bottom }));
   for (const [seconds, text, anchor] of [[30, "30 s ago", "start"], [20, "20 s", "middle"], [10, "10 s", "middle"], [0, "now", "end"]]) {
+    if (seconds === 20 && width < 480) continue;
     picture.append(drawn("text", { x: right - ((right - left) * seconds) / 30, y: bottom + 18, "text-anchor": anchor }, text));
   }
+  const tallest = found.some(({ given }) => [...given.values()].some(Boolean)) ? `; the tallest bar is ${number(most)}` : "";
+  say("history-caption", `Answers of the last 30 seconds, by the point that gave them${tallest}`);
   $("history").replaceChildren(picture);
 }
 
