@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         prune,
         report,
         search,
+        serve,
         train,
     )
     from supple.backbones._cut.cut_points import cuts
@@ -84,6 +85,7 @@ __all__ = [
     "report",
     "reproduce",
     "search",
+    "serve",
     "shuffle",
     "skip",
     "slim",
@@ -97,6 +99,7 @@ _HOME = {
     "supple.methods.builders": "dense elastic exits merge_tokens nested prunable shuffle skip slim static",
     "supple.checkpoint": "Run load",
     "supple.experiments.reproduction": "reproduce",
+    "supple.server.running": "serve",
     "supple.errors": "LateError PointError SuppleError",
     "supple.ladder": "Ladder Row",
     "supple.model": "FlexibleModel Output Stage",

@@ -61,6 +61,7 @@ from supple.searching.measure import Measurements, check_engine, tools_of
 from supple.searching.memory import SEARCH, Memory
 from supple.searching.search import SearchResult
 from supple.searching.search import search as search_points
+from supple.server.running import serve as serve
 from supple.surgery.extract import extract_to
 from supple.surgery.merge import merge as merge_models
 from supple.surgery.merge import merge_to, plan_merge

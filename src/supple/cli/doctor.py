@@ -17,8 +17,8 @@ EXTRAS = {
         ("onnx", "onnxscript", "onnxruntime", "openvino", "nncf"),
     ),
     "serve": (
-        "a server over HTTP; no verb of this version uses it",
-        ("fastapi", "uvicorn", "python-multipart", "prometheus-client"),
+        "supple serve: answers over HTTP",
+        ("fastapi", "uvicorn", "httptools", "python-multipart", "prometheus-client"),
     ),
     "ray": ("work on several machines; no verb of this version uses it", ("ray[serve,data]",)),
     "audio": ("data sets and predictions of sounds", ("soundfile", "soxr")),
