@@ -36,6 +36,7 @@ GROUPS = {
         "calibrate": "thresholds to stop when sure, for a mean budget or an accuracy",
         "export": "every point as graphs for ONNX Runtime or OpenVINO, in fp32, bf16 or int8, checked",
         "predict": "answers for files at a point, within a deadline or a budget, or when sure",
+        "serve": "answers over HTTP, within deadlines under load; a page to try it",
     },
 }
 COMPLETE = "_SUPPLE_COMPLETE"  # the variable by which a shell asks for completions, as typer names it

@@ -30,6 +30,10 @@ EXAMPLES = {
         "supple predict runs/demo runs/demo/images/*.png --deadline-ms 5",
         "supple predict runs/demo runs/demo/images --budget-macs 1e6 --json",
     ),
+    "serve": (
+        "supple serve runs/demo",
+        "supple serve pets=runs/pets/export/onnx-fp32 runs/demo --port 8080 --workers 2",
+    ),
     "bench": (
         "supple bench runs/demo --batch 1,16 --threads 1,2",
         "supple bench runs/demo --engine torch,onnxruntime --against resnet18",
