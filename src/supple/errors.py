@@ -36,6 +36,14 @@ class DataError(SuppleError):
     """A data set, image or folder that cannot be read."""
 
 
+class TooLargeError(DataError):
+    """A file that is larger, by its header, than is decoded."""
+
+
+class NotFiniteError(DataError):
+    """Values that are not numbers (NaN), or infinite."""
+
+
 class CheckpointError(SuppleError):
     """A run folder that is missing, unfinished, altered or not ours."""
 

@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from supple.data._io.paths import Source, read_bytes
-from supple.errors import DataError
+from supple.errors import DataError, TooLargeError
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm")
@@ -107,7 +107,7 @@ def _opened(source: Source | Image.Image, max_pixels: int) -> Iterator[Image.Ima
                 image = stack.enter_context(Image.open(file, formats=FORMATS))
             width, height = image.size
             if width * height > max_pixels:
-                raise DataError(
+                raise TooLargeError(
                     f"{name} has {width} x {height} = {width * height:,} pixels; the limit is {max_pixels:,}.",
                     "Make the image smaller, or raise max_pixels if it can be trusted.",
                 )

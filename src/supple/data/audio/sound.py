@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from supple.data._io.paths import Source, read_bytes
-from supple.errors import DataError
+from supple.errors import DataError, NotFiniteError, TooLargeError
 
 FORMATS = ("WAV", "WAVEX", "RF64", "FLAC", "OGG", "MP3", "AIFF", "AU")
 SUFFIXES = (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au")
@@ -62,7 +62,8 @@ def decode_sound(source: Source, rate: int, seconds: float | None = None, max_se
         blocks = file.blocks(blocksize=BLOCK, frames=count, dtype="float32", always_2d=True)
         wave = np.concatenate([np.zeros(0, np.float32), *(block.mean(axis=1) for block in blocks)])
         if not np.isfinite(wave).all():
-            raise ValueError("it has samples that are not numbers (NaN) or infinite")
+            cause = f"{_name(source)} has samples that are not numbers (NaN) or infinite."
+            raise NotFiniteError(cause, "Replace it or remove it.")
         if len(wave) and float(np.abs(wave).max()) > LOUDEST:
             raise ValueError(f"its samples go beyond {LOUDEST:,.0f}, where full scale is 1")
         if file.samplerate != rate:
@@ -130,7 +131,7 @@ def _check(file: Any, max_seconds: float, name: str) -> None:
             "Resample it, or correct its header.",
         )
     if file.frames > max_seconds * file.samplerate:
-        raise DataError(
+        raise TooLargeError(
             f"{name} lasts {file.frames / file.samplerate:,.0f} s; the limit is {max_seconds:,.0f} s.",
             "Cut it into shorter files.",
         )
