@@ -1,0 +1,534 @@
+"""The queue of one generation of workers, without clocks, processes or sockets: what happened goes in with its time,
+what is to be done comes out as `effects`. So a day of load can be played through in a second.
+"""
+
+from bisect import insort
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from supple.inference.latency import LatencyEstimator
+from supple.policy.policy import Policy
+from supple.server.requests import Array, Refusal
+from supple.server.schedule import (
+    Chunk,
+    Pace,
+    Sample,
+    Track,
+    admits,
+    deepest,
+    ends_in_time,
+    next_chunk,
+    own_ms,
+    own_target,
+    retry_after_s,
+)
+
+AROUND_MS = 2.0  # of a deadline is kept for what happens behind the model: an answer in hand is given then
+TIGHT = 0.5  # of a run's expected time: with less to spare, every exit on the way is read, to have an answer in hand
+DEATHS = 2  # workers that may die with a sample aboard until it is given up
+HUNG_S, HUNG = 10.0, 30.0  # a command that takes this long, and so many times what is expected, will not end
+
+
+@dataclass(eq=False, slots=True)
+class Job(Sample):
+    """A sample on its way, with all that is known of it."""
+
+    arrived: float = 0.0
+    explicit: bool = False  # whether a deadline was asked for
+    reason: str = "full"  # why it ends where it may go no further
+    policy: Policy | None = None
+    every: bool = False  # whether each exit is told
+    alone: int = 0  # how deep it would have gone if nobody else were there
+    slot: int = -1
+    logits: Array | None = None  # of the answer in hand
+    compute_ms: float = 0.0
+    deaths: int = 0
+    broken: bool = False  # the model gave values that are not finite
+    running: bool = False
+    gone: bool = False  # answered or cancelled; what still runs of it is not read
+
+    @property
+    def deepest(self) -> int:
+        return self.choices[-1]
+
+
+class Run(NamedTuple):
+    """What a worker is told: from one place to another, reading the answers of some places, and telling some of them
+    before the end."""
+
+    id: int
+    track: Track
+    jobs: list[Job]
+    place: int
+    target: int
+    reads: frozenset[int]
+    tells: frozenset[int]
+
+
+class Shorten(NamedTuple):
+    """A run goes no further than to this place: or, where that lies behind it, ends after the place that it is at."""
+
+    id: int
+    target: int
+
+
+class Forget(NamedTuple):
+    jobs: list[int]
+
+
+class Send(NamedTuple):
+    worker: int
+    what: Run | Shorten | Forget
+
+
+class Done(NamedTuple):
+    """The job has its answer, at a place for a reason; not final: a better one may follow."""
+
+    job: Job
+    reason: str
+    final: bool
+
+
+class Refused(NamedTuple):
+    job: Job
+    why: Refusal
+
+
+class Release(NamedTuple):
+    """Nobody reads the job's input any more."""
+
+    job: Job
+
+
+class Kill(NamedTuple):
+    """A worker hangs."""
+
+    worker: int
+
+
+Effect = Send | Done | Refused | Release | Kill
+
+
+class Step(NamedTuple):
+    """One place that a worker ran: what it took of the model's time, and the logits where they were read."""
+
+    place: int
+    ms: float
+    logits: Array | None
+
+
+@dataclass(eq=False, slots=True)
+class Busy:
+    """What a worker is at."""
+
+    run: Run
+    began: float
+    target: int  # as far as it goes, as far as is known here
+    told: int = 0  # steps
+    ms: float = 0.0
+
+
+@dataclass(eq=False, slots=True)
+class Hand:
+    """One worker, as it is known here."""
+
+    up_at: float | None  # when it is expected to be ready; None: it is
+    busy: Busy | None = None
+    forgotten: list[int] = field(default_factory=list)
+
+
+class Dispatcher:
+    """See the module's text. All times are of the same clock, in seconds."""
+
+    def __init__(self, latency: LatencyEstimator | None = None) -> None:
+        self.latency = LatencyEstimator() if latency is None else latency
+        self.queue: list[Job] = []  # by deadline; those that run stay in it
+        self.hands: dict[int, Hand] = {}
+        self.effects: list[Effect] = []
+        self._runs = 0
+        self._overheads: deque[float] = deque([0.0], maxlen=32)
+
+    # --- what happens -------------------------------------------------------------------------------------------------
+
+    def admit(self, job: Job, now: float, lead_ms: float = 0.0) -> None:
+        """Takes a job in, or raises Refusal. lead_ms: until its input is there."""
+        pace, free = self.pace(), self.free(now)
+        job.alone = own_target(job, now + lead_ms / 1000, pace)
+        guarded = {worker: time + (lead_ms + AROUND_MS) / 1000 for worker, time in free.items()}
+        if not admits(job, self.queue, guarded, pace) and not self._admits_by_cutting(job, now, lead_ms):
+            alone = own_ms(job, job.cheapest(), pace) + lead_ms + AROUND_MS
+            left = 1000 * (job.deadline - now)
+            if alone > left:
+                cause = f"the cheapest takes {alone:.3g} ms, {left:.3g} are left."
+                raise Refusal(503, "overloaded", f"No point can answer within this deadline: {cause}")
+            wait = max(0.05, retry_after_s(self.queue, free, pace, now))
+            raise Refusal(503, "overloaded", "Too much is waiting to answer within this deadline.", wait)
+        insort(self.queue, job, key=_order)
+
+    def _admits_by_cutting(self, job: Job, now: float, lead_ms: float) -> bool:
+        """Whether it can be taken in if what runs now ends as soon as it can."""
+        cut = self._cut(now)
+        if cut is None:
+            return False
+        free, places = cut
+        before = self._pretend(places)
+        guarded = {worker: time + (lead_ms + AROUND_MS) / 1000 for worker, time in free.items()}
+        try:
+            return admits(job, self.queue, guarded, self.pace())
+        finally:
+            self._pretend(before)
+
+    def begin(self, job: Job) -> None:
+        """Its input is there."""
+        job.ready = True
+
+    def hire(self, worker: int, up_at: float | None) -> None:
+        self.hands[worker] = Hand(up_at)
+
+    def up(self, worker: int) -> None:
+        self.hands[worker].up_at = None
+
+    def ran(self, worker: int, run: int, steps: Sequence[Step], final: bool, now: float) -> None:
+        """A worker tells what it did."""
+        hand = self.hands[worker]
+        busy = hand.busy
+        if busy is None or busy.run.id != run:
+            return
+        track, size = busy.run.track, len(busy.run.jobs)
+        for step in steps:
+            place = busy.run.place if track.choice else step.place
+            usual = track.usual_ms(place, step.place, size)
+            self.latency.observe(step.ms / max(1e-6, usual))
+            busy.ms += step.ms
+            for job in busy.run.jobs:
+                job.compute_ms += step.ms
+            if step.logits is not None:
+                self._note(busy.run.jobs, step.place, step.logits, final and step is steps[-1])
+        if final:
+            self._overheads.append(max(0.0, 1000 * (now - busy.began) - busy.ms))
+            self._ended(worker, hand, steps[-1].place if steps else busy.run.place - 1)
+
+    def failed(self, worker: int, run: int) -> None:
+        """The model did not run: its samples are refused."""
+        hand = self.hands[worker]
+        if hand.busy is None or hand.busy.run.id != run:
+            return
+        jobs, hand.busy = hand.busy.run.jobs, None
+        for job in jobs:
+            job.running = False
+            if job.gone:
+                self.effects.append(Release(job))
+            else:
+                self._refuse(job, Refusal(503, "model_unhealthy", "The model failed on this input."))
+
+    def died(self, worker: int) -> None:
+        """A worker is no more: what it held begins again from its input."""
+        hand = self.hands.pop(worker)
+        busy = [] if hand.busy is None else hand.busy.run.jobs
+        for job in busy:
+            job.running = False
+            if job.gone:
+                self.effects.append(Release(job))
+        for job in [job for job in self.queue if job.worker == worker or job in busy]:
+            job.place, job.worker, job.ready, job.deaths = 0, None, True, job.deaths + 1
+            if job.deaths >= DEATHS:
+                why = "The process that ran this input was lost, twice."
+                self._give_up(job, Refusal(503, "worker_lost", why))
+
+    def drop(self, jobs: Iterable[Job]) -> None:
+        """Nobody wants their answers any more."""
+        for job in jobs:
+            if not job.gone:
+                self._leave(job)
+
+    def refuse_all(self, why: Refusal) -> None:
+        for job in list(self.queue):
+            self._give_up(job, why)
+
+    # --- what is to be done -------------------------------------------------------------------------------------------
+
+    def step(self, now: float) -> None:
+        """Looks at everything, and puts what is to be done into `effects`."""
+        self._expire(now)
+        for worker, hand in self.hands.items():
+            if hand.busy is not None and now - hand.busy.began > max(HUNG_S, HUNG * self._expected_s(hand.busy)):
+                self.effects.append(Kill(worker))
+        idle = [worker for worker, hand in self.hands.items() if hand.busy is None and hand.up_at is None]
+        while idle and any(job.ready for job in self.queue):
+            if not self._start_one(idle, now):
+                break
+        if len(idle) < len(self.hands):
+            self._cut_short(now)
+        for worker, hand in self.hands.items():
+            if hand.forgotten and hand.busy is None and hand.up_at is None:
+                self._flush(worker, hand)
+
+    def wake_at(self, now: float) -> float | None:
+        """When `step` is to be called at the latest, if nothing happens."""
+        if not self.queue:
+            return None
+        first = self.queue[0]
+        early = first.deadline - AROUND_MS / 1000
+        return early if early > now and first.answered >= 0 else max(now, first.deadline)
+
+    # --- time ---------------------------------------------------------------------------------------------------------
+
+    def pace(self) -> Pace:
+        mean = self.latency.mean
+        overheads = sorted(self._overheads)
+        return Pace(mean, max(0.0, self.latency.spread - mean), overheads[len(overheads) * 3 // 4])
+
+    def _expected_s(self, busy: Busy) -> float:
+        run = busy.run
+        return self.pace().one(run.track.usual_ms(run.place, max(run.place, busy.target), len(run.jobs))) / 1000
+
+    def free(self, now: float) -> dict[int, float]:
+        """When each worker is expected to be done."""
+        found = {}
+        for worker, hand in self.hands.items():
+            if hand.up_at is not None:
+                found[worker] = max(now, hand.up_at)
+            elif hand.busy is None:
+                found[worker] = now
+            else:
+                found[worker] = max(now, hand.busy.began + self._expected_s(hand.busy))
+        return found
+
+    def _cut(self, now: float) -> tuple[dict[int, float], dict[Job, int]] | None:
+        """When each worker would be free if what runs ended after the place that it is at, and where its jobs would
+        go on. None: nothing that runs can end sooner."""
+        free, places, pace = self.free(now), dict[Job, int](), self.pace()
+        for worker, hand in self.hands.items():
+            busy = hand.busy
+            if busy is None or busy.run.track.choice or busy.target <= busy.run.place:
+                continue
+            track, size, place = busy.run.track, len(busy.run.jobs), busy.run.place
+            spent = 1000 * (now - busy.began)
+            while place < busy.target and pace.mean * track.usual_ms(busy.run.place, place, size) <= spent:
+                place += 1
+            if place >= busy.target:
+                continue
+            longest = max(track.usual_ms(k, k, size) for k in range(place, busy.target + 1))
+            free[worker] = min(free[worker], now + pace.one(longest) / 1000)
+            places |= {job: place + 1 for job in busy.run.jobs if not job.gone}
+        return (free, places) if places else None
+
+    def _pretend(self, places: dict[Job, int]) -> dict[Job, int]:
+        """Puts jobs at these places; returns where they were."""
+        before = {job: job.place for job in places}
+        for job, place in places.items():
+            job.place = place
+        return before
+
+    # --- parts of a step ----------------------------------------------------------------------------------------------
+
+    def _expire(self, now: float) -> None:
+        """Whoever's time is up gets the answer in hand, or none."""
+        while self.queue and self.queue[0].deadline <= now:
+            job = self.queue[0]
+            self._give_up(job, Refusal(504, "late", "The answer was not ready within its deadline."))
+        near = now + AROUND_MS / 1000 + 1e-9
+        due = []
+        for job in self.queue:
+            if job.deadline > near:
+                break
+            if job.answered >= 0:
+                due.append(job)
+        for job in due:
+            self._finish(job, self._short(job))
+
+    def _start_one(self, idle: list[int], now: float) -> bool:
+        """Gives an idle worker something to do. False: there is nothing for any of them."""
+        pace, free = self.pace(), self.free(now)
+        guarded = {worker: time + AROUND_MS / 1000 for worker, time in free.items()}
+        plan, goes = deepest(self.queue, guarded, pace)
+        over = [job for job in self.queue if not job.running and job.answered >= 0 and goes[job.id] <= job.answered]
+        for job in over:
+            self._finish(job, self._short(job))
+        for worker in idle:
+            chunk = next_chunk(plan, worker)
+            if chunk is None:
+                continue
+            jobs = self._in_time(chunk, now, pace)
+            if not jobs:
+                return True  # they were refused: look again
+            self._send(worker, chunk, jobs, now, pace)
+            idle.remove(worker)
+            return True
+        return bool(over)
+
+    def _in_time(self, chunk: Chunk, now: float, pace: Pace) -> list[Job]:
+        """Those of a chunk that can still be in time. Whoever cannot, not even alone, is refused; and fewer run at once
+        where all together would be late."""
+        jobs: list[Job] = []
+        for job in chunk.samples:
+            assert isinstance(job, Job)
+            if ends_in_time(job, max(job.place, job.cheapest()), now, pace):
+                jobs.append(job)
+            elif job.answered >= 0:
+                self._finish(job, self._short(job))
+            else:
+                why = "The machine became too slow to answer within this deadline."
+                self._refuse(job, Refusal(503, "overloaded", why, max(0.05, pace.mean * chunk.usual_ms() / 1000)))
+        if jobs:
+            target = min(chunk.target, max(chunk.place, jobs[0].cheapest()))
+            left = 1000 * (min(job.deadline for job in jobs) - now)
+            while len(jobs) > 1 and pace.one(chunk.track.usual_ms(chunk.place, target, len(jobs))) > left:
+                jobs = jobs[: len(jobs) // 2]
+        return jobs
+
+    def _send(self, worker: int, chunk: Chunk, jobs: list[Job], now: float, pace: Pace) -> None:
+        track, target, size = chunk.track, chunk.target, len(jobs)
+        stops = [k for job in jobs if job.policy is not None for k in job.choices if k >= chunk.place]
+        until = min([target, *stops])
+        expected = pace.one(track.usual_ms(chunk.place, until, size))
+        spare = 1000 * (min(job.deadline for job in jobs) - now) - AROUND_MS - expected
+        between: set[int] = set()
+        if track.chain and until > chunk.place:
+            tight = spare < TIGHT * expected
+            wanting = [job for job in jobs if job.every or (tight and job.explicit and len(job.choices) > 1)]
+            between = {k for job in wanting for k in job.choices if chunk.place <= k < until}
+        self._runs += 1
+        run = Run(self._runs, track, jobs, chunk.place, until, frozenset({until} | between), frozenset(between))
+        hand = self.hands[worker]
+        if hand.forgotten:
+            self._flush(worker, hand)
+        hand.busy = Busy(run, now, until)
+        for job in jobs:
+            job.running, job.ready, job.worker, job.place = True, False, worker, until + 1
+        self.effects.append(Send(worker, run))
+
+    def _cut_short(self, now: float) -> None:
+        """Ends what runs sooner, where the queue needs that."""
+        if not any(not job.running for job in self.queue):
+            return
+        pace = self.pace()
+        around = AROUND_MS / 1000
+        plan, _ = deepest(self.queue, {worker: time + around for worker, time in self.free(now).items()}, pace)
+        wanted = {job.id: job.alone for job in self.queue if not job.running}
+        content = plan.late is None and all(
+            chunk.target >= min(wanted.get(sample.id, 0), sample.choices[-1])
+            for chunk in plan.chunks
+            for sample in chunk.samples
+        )
+        cut = None if content else self._cut(now)
+        if cut is None:
+            return
+        free, places = cut
+        before = self._pretend(places)
+        other, goes = deepest(self.queue, {worker: time + around for worker, time in free.items()}, pace)
+        self._pretend(before)
+        if plan.late is None and other.late is not None:
+            return
+        for worker, hand in self.hands.items():
+            if hand.busy is None or not any(job in places for job in hand.busy.run.jobs):
+                continue
+            run, busy = hand.busy.run, hand.busy
+            first = next((chunk for chunk in other.chunks if chunk.worker in (None, worker)), None)
+            if plan.late is not None and first is not None and first.samples[0] not in run.jobs:
+                target = run.place  # somebody else goes first
+            else:
+                target = max((goes[job.id] for job in run.jobs if not job.gone), default=run.place)
+            if target < busy.target:
+                busy.target = target
+                for job in run.jobs:
+                    job.place = max(job.place if job.gone else places.get(job, target + 1), target + 1)
+                self.effects.append(Send(worker, Shorten(run.id, target)))
+
+    def _note(self, jobs: list[Job], place: int, logits: Array, last: bool) -> None:
+        """Answers of a place, one for each job."""
+        finite = np.isfinite(logits.reshape(len(logits), -1)).all(1).tolist()
+        for row, job in enumerate(jobs):
+            if job.gone or (place not in job.choices and not last):
+                continue
+            if not finite[row]:
+                job.broken = True
+                continue
+            job.logits, job.answered = logits[row], place
+            if job.every and place < job.deepest and not last:
+                self.effects.append(Done(job, self._short(job), False))
+
+    def _ended(self, worker: int, hand: Hand, place: int) -> None:
+        """A run is over, behind this place: who is done, and who goes on."""
+        assert hand.busy is not None
+        run, hand.busy = hand.busy.run, None
+        sure = self._sure(run.jobs, place)
+        for job in run.jobs:
+            job.running = False
+            if job.gone:
+                hand.forgotten.append(job.id)
+                self.effects.append(Release(job))
+                continue
+            job.place, job.ready = place + 1, True
+            if not run.track.chain:
+                job.worker = None
+            if job.broken:
+                self._give_up(job, Refusal(503, "model_unhealthy", "The model gave values that are not finite."))
+            elif job.answered == place and (place >= job.deepest or run.track.choice):
+                self._finish(job, job.reason if place >= job.deepest else self._short(job))
+            elif job in sure:
+                self._finish(job, "confident")
+            elif job.every and job.answered == place:
+                self.effects.append(Done(job, self._short(job), False))
+
+    def _sure(self, jobs: list[Job], place: int) -> list[Job]:
+        """Those whose policy says that they stop here."""
+        asked = [job for job in jobs if job.policy is not None and not job.gone and job.answered == place]
+        found = []
+        for policy in dict.fromkeys(job.policy for job in asked):
+            own = [job for job in asked if job.policy is policy]
+            assert policy is not None
+            number = own[0].choices.index(place)
+            stops = policy.stops(number, np.stack([job.logits for job in own if job.logits is not None]))
+            found += [job for job, stop in zip(own, stops.tolist()) if stop]
+        return found
+
+    # --- ends ---------------------------------------------------------------------------------------------------------
+
+    def _short(self, job: Job) -> str:
+        """Why it ended before it had to: others wanted their turn, or its own time was up."""
+        if job.answered >= job.deepest:
+            return job.reason
+        return "load" if job.answered < job.alone else "deadline"
+
+    def _finish(self, job: Job, reason: str) -> None:
+        self.effects.append(Done(job, reason, True))
+        self._leave(job)
+
+    def _refuse(self, job: Job, why: Refusal) -> None:
+        self.effects.append(Refused(job, why))
+        self._leave(job)
+
+    def _give_up(self, job: Job, why: Refusal) -> None:
+        """With the answer in hand, if there is one."""
+        if job.answered >= 0 and len(job.choices) > 1:
+            self._finish(job, self._short(job))
+        else:
+            self._refuse(job, why)
+
+    def _leave(self, job: Job) -> None:
+        job.gone = True
+        self.queue.remove(job)
+        if not job.running:
+            if job.worker in self.hands and job.worker is not None:
+                self.hands[job.worker].forgotten.append(job.id)
+            self.effects.append(Release(job))
+            return
+        hand = self.hands.get(-1 if job.worker is None else job.worker)
+        busy = None if hand is None else hand.busy
+        if busy is not None and busy.target > busy.run.place and all(one.gone for one in busy.run.jobs):
+            busy.target = busy.run.place
+            assert job.worker is not None
+            self.effects.append(Send(job.worker, Shorten(busy.run.id, busy.target)))
+
+    def _flush(self, worker: int, hand: Hand) -> None:
+        self.effects.append(Send(worker, Forget(hand.forgotten)))
+        hand.forgotten = []
+
+
+def _order(job: Job) -> tuple[float, int]:
+    return job.deadline, job.id

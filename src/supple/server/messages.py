@@ -1,0 +1,117 @@
+"""What the front and a worker tell each other: plain data, sent through a pipe."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from supple.inference.engines import Stage
+from supple.policy.policy import Policy
+from supple.server.requests import Array
+from supple.server.slots import Slots
+
+Times = dict[int, float]  # median ms by batch size
+
+
+@dataclass(frozen=True)
+class Opening:
+    """One model that a worker is to open."""
+
+    name: str
+    source: Path
+    engine: str = "auto"
+    precision: str | None = None
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The first message to a worker."""
+
+    openings: tuple[Opening, ...]
+    max_batch: int
+    measure: bool  # False: what it takes is known from another worker
+    imports: tuple[str, ...] = ()  # modules that bring methods or tasks of the user's
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a worker found out about a model that it opened."""
+
+    name: str
+    task: str
+    classes: tuple[str, ...]
+    shape: tuple[Any, ...]
+    engine: str
+    precision: str
+    ladder: dict[str, Any]  # as JSON
+    points: tuple[str, ...]  # each as a graph of its own
+    stages: tuple[Stage, ...]  # of the chain
+    policy: Policy | None
+    policy_stages: tuple[Stage, ...]  # that the policy goes along
+    preprocess: dict[str, Any] | None  # as it is saved
+    kind: str  # of the files, in a word
+    endings: tuple[str, ...]
+    bodies: dict[int, Times] = field(default_factory=dict)  # of the chain's stages
+    heads: dict[int, Times] = field(default_factory=dict)
+    whole: dict[str, Times] = field(default_factory=dict)  # of points as graphs of their own
+
+
+class Failed(NamedTuple):
+    """A model could not be opened."""
+
+    name: str
+    cause: str
+    cure: str
+
+
+class UseSlots(NamedTuple):
+    """The second message: where inputs are."""
+
+    slots: Slots
+
+
+class Up(NamedTuple):
+    """A worker takes commands."""
+
+
+class Command(NamedTuple):
+    """Carry these samples from one place to another. Along the chain places are stages; else only the last is run,
+    a point from the start."""
+
+    id: int
+    model: str
+    chain: bool
+    points: tuple[str | None, ...]
+    samples: tuple[int, ...]
+    slots: tuple[int, ...]
+    place: int
+    target: int
+    reads: frozenset[int]
+    tells: frozenset[int]
+
+
+class Shortened(NamedTuple):
+    id: int
+    target: int
+
+
+class Forgotten(NamedTuple):
+    samples: tuple[int, ...]
+
+
+class Stop(NamedTuple):
+    pass
+
+
+class Told(NamedTuple):
+    """Steps of a command: place, ms, logits where they were read."""
+
+    id: int
+    steps: tuple[tuple[int, float, Array | None], ...]
+    final: bool
+
+
+class Broke(NamedTuple):
+    """A command ended with an error of the engine's."""
+
+    id: int
+    what: str
