@@ -209,12 +209,12 @@ class Pool:
             async with asyncio.timeout(patience_s):
                 one = self.rested() or await self.connect()
                 await one.begin(outcome, request.content())
-        except OSError as error:
-            outcome.ended, outcome.trouble = clock(), f"{type(error).__name__}: {error}"
-        except TimeoutError:
+        except TimeoutError:  # an OSError as well
             outcome.ended, outcome.trouble = clock(), f"no answer within {patience_s:g} s"
             if one is not None:
                 one.close()
+        except OSError as error:
+            outcome.ended, outcome.trouble = clock(), f"{type(error).__name__}: {error}"
         except asyncio.CancelledError:
             if one is not None:
                 one.close()
