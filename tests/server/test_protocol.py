@@ -250,6 +250,12 @@ async def test_while_nothing_is_read_the_clients_clock_stands_still():
     protocol.data_received(b"x" * 50_000)
     await settled()
     assert wire.sent.endswith(b"/x 150000")
+    protocol, wire = Front(answer=late).connect()
+    protocol.data_received(post(b"x" * 100_000, Content_Length=150_000))
+    await asyncio.sleep(62)
+    assert not wire.sent
+    await asyncio.sleep(5)  # and then it goes on
+    was_refused(wire, 408, "too_slow")
 
 
 # --- time -----------------------------------------------------------------------------------------------------------
@@ -386,7 +392,7 @@ async def test_an_answer_that_nobody_reads_is_given_up():
         await send({"type": "http.response.start", "status": 200, "headers": []})
         while True:
             await send({"type": "http.response.body", "body": b"x" * 1000, "more_body": True})
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.5)
 
     protocol, wire = Front(answer=endless).connect()
     protocol.data_received(GET)
