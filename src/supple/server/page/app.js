@@ -318,11 +318,11 @@ function line(row) {
   const answer = state.answers.get(row.point);
   const chosen = state.final?.point === row.point;
   const facts = [known(row.score) && scored(row), known(row.expected_ms) && `about ${ms(row.expected_ms)}`];
-  const name = element("th", { scope: "row" }, row.point, element("small", {}, facts.filter(Boolean).join(", ") || "not measured"));
+  const name = element("th", { scope: "row" }, ...breakable(row.point), element("small", {}, facts.filter(Boolean).join(", ") || "not measured"));
   const kind = chosen ? "chosen" : answer ? "passed" : "off";
   if (!answer) return element("tr", { class: kind }, name, element("td", {}, state.final ? "not run" : ""), element("td"));
   const sure = sureness(answer);
-  const said = element("div", { class: "said" }, element("span", {}, answer.label), element("span", {}, known(sure) ? percent(sure) : ""));
+  const said = element("div", { class: "said" }, element("span", { title: answer.label }, answer.label), element("span", {}, known(sure) ? percent(sure) : ""));
   const cell = element("td", {}, said);
   if (known(sure)) {
     const filling = element("i");
@@ -334,6 +334,8 @@ function line(row) {
   return element("tr", { class: kind }, name, cell, time);
 }
 
+// A long name may be broken after a comma.
+const breakable = (name) => name.split(/(?<=,)/).flatMap((part, i) => (i ? [element("wbr"), part] : [part]));
 const scored = (row) => `${figure(row, row.score)}${row.unit ? ` ${row.unit}` : ""} ${row.metric_label ?? row.metric ?? ""}`.trim();
 const figure = (row, value) => (row.unit === "%" ? (100 * value).toFixed(1) : String(Number(value.toPrecision(3))));
 
@@ -394,7 +396,7 @@ function curve(rows, scores, width, box, unit) {
   picture.append(drawn("line", { class: "limit", x1: limit, x2: limit, y1: box.top, y2: box.bottom }));
   const places = rows.map((row) => ({ row, x: x(row.expected_ms), y: y(row) })).sort((a, b) => a.x - b.x);
   if (scores.length) picture.append(drawn("path", { class: "path", d: `M${frontier(places).map((at) => `${at.x},${at.y}`).join("L")}` }));
-  picture.append(...places.flatMap(dots), ...names(places, limit, width));
+  picture.append(...places.flatMap(dots), ...names(places, limit, box));
   return picture;
 }
 
@@ -416,7 +418,7 @@ function dots({ row, x, y }) {
 }
 
 // Names where there is room: the one that answered first, then the others.
-function names(places, limit, width) {
+function names(places, limit, area) {
   const taken = places.map(({ x, y }) => ({ left: x - 7, right: x + 7, top: y - 7, bottom: y + 7 }));
   taken.push({ left: limit - 2, right: limit + 2, top: 0, bottom: Infinity });
   const first = [...places].sort((a, b) => (status(b.row) === "chosen") - (status(a.row) === "chosen"));
@@ -425,7 +427,7 @@ function names(places, limit, width) {
     for (const [left, middle] of [[x + 11, y + 14], [x - 11 - size, y - 12], [x - size / 2, y - 18], [x - size / 2, y + 20], [x + 11, y - 12]]) {
       const box = { left, right: left + size, top: middle - 8, bottom: middle + 8 };
       const clash = taken.some((other) => box.left < other.right && box.right > other.left && box.top < other.bottom && box.bottom > other.top);
-      if (clash || left < 0 || box.right > width) continue;
+      if (clash || left < area.left || box.right > area.right + 14 || box.bottom > area.bottom) continue;
       taken.push(box);
       return [drawn("text", { class: status(row), x: left, y: middle + 4 }, row.point)];
     }
