@@ -141,7 +141,7 @@ def listening(front: Front, **config: Any) -> Iterator[str]:
     try:
         while not server.started:
             assert thread.is_alive()
-        yield "127.0.0.1:%d" % server.servers[0].sockets[0].getsockname()[1]
+        yield f"127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     finally:
         server.should_exit = True
         thread.join(20)

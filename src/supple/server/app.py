@@ -72,12 +72,14 @@ def _add_files(app: FastAPI) -> None:
             described.append(json.dumps(openapi.document(app)).encode())
         return Response(described[0], media_type="application/json")
 
-    @app.get("/{folder}/{name:path}", include_in_schema=False)
     async def file(request: Request) -> Response:
-        found, name = folders.get(request.path_params["folder"]), request.path_params["name"]
-        if found is None or name not in found:
+        folder, name = request.scope["path"].split("/")[1], request.path_params["name"]
+        if name not in folders[folder]:
             raise HTTPException(404)
-        return found.response(name, request)
+        return folders[folder].response(name, request)
+
+    for folder in folders:
+        app.get(f"/{folder}/{{name:path}}", include_in_schema=False)(file)
 
 
 async def _no_route(request: Request, error: Any) -> Response:

@@ -119,9 +119,11 @@ async def _infer(front: Front, request: Request) -> Response:
     document, tensors = read_request(body, request.headers.get(LENGTH))
     parameters = parameters_of(document)
     all_binary = parameters.pop("binary_data_output", False)
+    if type(all_binary) is not bool:
+        raise malformed("binary_data_output is true or false.")
     options = options_from(parameters)
     given = given_of(tensors, served, front.settings.max_inputs)
-    wanted = wanted_of(document, served, bool(all_binary))
+    wanted = wanted_of(document, served, all_binary)
     id = document.get("id")
     if not isinstance(id, str | None) or len(id or "") > 1000:
         raise malformed("id is not a short text.")
