@@ -1,9 +1,9 @@
 """Let every image leave at the first exit that is sure of it.
 
-    supple demo
-    supple calibrate runs/demo --budget-macs 0.5x
-    python examples/stop_when_sure.py runs/demo          # with the thresholds found for that budget
-    python examples/stop_when_sure.py runs/demo 0.9      # with one confidence for every exit, nothing calibrated
+    supple demo --train --out runs/digits
+    supple calibrate runs/digits --budget-macs 0.5x
+    python examples/stop_when_sure.py runs/digits        # with the thresholds found for that budget
+    python examples/stop_when_sure.py runs/digits 0.9    # with one confidence for every exit, nothing calibrated
 
 The sure ones leave the batch, so that later stages run on fewer images; answers come back in order.
 """
@@ -17,7 +17,7 @@ import supple
 from supple.training.build import data_of
 
 
-def main(run: str = "runs/demo", confidence: float | None = None) -> None:
+def main(run: str = "runs/digits", confidence: float | None = None) -> None:
     predictor = supple.predictor(run, engine="torch")
     if confidence is None and predictor.policy is None:
         sys.exit(f"{run} is not calibrated yet: supple calibrate {run} --budget-macs 0.5x")

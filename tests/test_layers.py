@@ -21,7 +21,7 @@ LAYERS = (
     ("inference", "surgery", "analysis"),
     ("exporting",),  # graphs are checked on the engines that will run them
     ("searching",),  # points are timed as graphs
-    ("opening",),
+    ("opening", "showing"),
     ("experiments",),
     ("server",),
     ("api",),

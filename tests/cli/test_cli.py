@@ -23,7 +23,7 @@ from supple import Point, checkpoint, files, load
 from supple.backbones import BACKBONES
 from supple.cli import VERBS, app, main, overview
 from supple.cli.app import EXAMPLES
-from supple.errors import CheckpointError, SuppleError
+from supple.errors import SuppleError
 from supple.machine import machine
 from supple.methods import METHODS
 from supple.progress import Progress
@@ -393,7 +393,7 @@ def test_predict_takes_the_images_of_a_folder_in_order(command, exits_run, image
     assert [Path(line.split()[0]).name for line in said.out.splitlines()] == ["file", "a.PNG", "b.png", "stripes.png"]
 
 
-# --- extract, report, list, doctor, demo ------------------------------------------------------------------------------
+# --- extract, report, list, doctor ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -484,36 +484,6 @@ def test_doctor_names_what_there_is_and_how_to_get_the_rest(command, monkeypatch
     assert checks["torch"]["found"] == version("torch")
     assert str(tmp_path) in checks["data folders"]["found"]
     assert all(what in command("doctor").out for what in checks)
-
-
-def test_a_demo_that_was_interrupted_goes_on(command, monkeypatch, tmp_path):
-    def train(recipe: object, folder: Path, *, quiet: bool, resume: bool) -> None:
-        raise CheckpointError(f"{folder} {resume}")
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("supple.training.loop.train", train)
-    assert "runs/demo False" in command("demo").err
-    Path("runs/demo").mkdir(parents=True)
-    Path("runs/demo/recipe.yaml").touch()
-    assert "runs/demo True" in command("demo").err
-
-
-def test_the_demo_trains_measures_predicts_and_says_what_to_try_next(command, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    short = load_recipe("pocket/digits.yaml", ["train.epochs=1", "data.limit=256"])
-    monkeypatch.setattr("supple.recipe.load_recipe", lambda name: short)
-    (tmp_path / "runs/demo").mkdir(parents=True)
-    said = command("demo")
-    assert said.status == 0
-    run = tmp_path / "runs/demo-2"  # the first name was taken
-    assert {"curve.png", "report.html", "model.safetensors"} <= {path.name for path in run.iterdir()}
-    assert str(load("runs/demo-2").ladder) in said.out
-    lines = said.out.splitlines()
-    for number, (verb, line) in enumerate(zip(("predict", "bench", "extract"), lines[-3:])):
-        assert (number, parse(line.strip()).info_name) == (number, verb)
-    answered = [line.split() for line in lines if ".png" in line and "MACs" in line]
-    assert len(answered) == 9
-    assert len({words[0] for words in answered}) == len({words[2] for words in answered}) == 3
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------

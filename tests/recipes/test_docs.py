@@ -20,6 +20,7 @@ from supple.data.registry import DATASETS
 from supple.ladder import Row
 from supple.recipe import load_recipe, make_recipe
 from supple.training.loop import train
+from tiny_network import CLASSES, ship_tiny
 
 ROOT = Path(__file__).parents[2]
 
@@ -145,17 +146,20 @@ def test_the_walk_through_a_new_data_set_trains_with_its_own_setting(tmp_path, m
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory) -> Path:
-    """A folder with runs/demo inside, as `supple demo` leaves it, but trained more briefly."""
-    from supple.cli.demo import run_demo
+def demo(exits_run, tmp_path_factory) -> Path:
+    """A folder with runs/demo inside, as `supple demo` leaves it, but of a tiny network; and with runs/digits, as with
+    --train, but trained more briefly."""
+    from supple.cli.demo import show_demo, train_demo
 
     folder = tmp_path_factory.mktemp("readme")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        patch.setattr("supple.networks.FOLDER", ship_tiny(exits_run, folder / "networks", CLASSES).parent)
+        show_demo((), Path("runs/demo"), quiet=True)
         patch.setattr(
             "supple.recipe.load_recipe", lambda name: load_recipe(name, ["train.epochs=2", "train.threads=1"])
         )
-        run_demo(Path("runs/demo"), quiet=True)
+        train_demo(Path("runs/digits"), quiet=True)
     os.symlink(ROOT / "recipes", folder / "recipes")
     return folder
 
@@ -190,14 +194,14 @@ def test_the_example_lets_sure_images_leave_early(demo, capsys):
     import runpy
 
     module = runpy.run_path(str(ROOT / "examples" / "stop_when_sure.py"))
-    module["main"](str(demo / "runs" / "demo"), 0.0)
+    module["main"](str(demo / "runs" / "digits"), 0.0)
     nobody_stays = capsys.readouterr().out.splitlines()
     assert nobody_stays[0].split()[:4] == ["exit=1", "answers", "359", "images;"]
     assert len(nobody_stays) == 2
-    module["main"](str(demo / "runs" / "demo"), 1.0)
+    module["main"](str(demo / "runs" / "digits"), 1.0)
     everybody_stays = capsys.readouterr().out.splitlines()
     assert [line.split()[2] for line in everybody_stays[:-1]] == ["0", "0", "0", "359"]
-    full = checkpoint.load(demo / "runs" / "demo").ladder.rows[-1].score
+    full = checkpoint.load(demo / "runs" / "digits").ladder.rows[-1].score
     assert everybody_stays[-1] == f"accuracy {100 * full:.1f} % at confidence 1"
 
 

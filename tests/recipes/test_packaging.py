@@ -43,4 +43,15 @@ def test_ci_runs_what_a_person_runs():
 def test_no_large_file_is_in_the_repository():
     done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
     names = [ROOT / name for name in done.stdout.split("\0") if name] or list((ROOT / "src").rglob("*.py"))
-    assert [path.name for path in names if path.is_file() and path.stat().st_size > 500_000] == []
+    large = [path for path in names if path.is_file() and path.stat().st_size > 500_000]
+    assert [path for path in large if ROOT / "src" / "supple" / "networks" not in path.parents] == []
+
+
+def test_every_network_that_comes_with_supple_is_installed():
+    """Their folders and those files that a run has, by the patterns of pyproject.toml."""
+    folder = ROOT / "src" / "supple"
+    declared = PROJECT["tool"]["setuptools"]["package-data"]["supple"]
+    installed = {path for pattern in declared for path in folder.glob(pattern)}
+    assert {path for path in (folder / "networks").glob("*/*") if path.suffix in (".json", ".safetensors")} <= installed
+    assert {f"networks/*/*{ending}" for ending in (".json", ".safetensors")} <= {*declared}
+    assert set((folder / "server" / "page" / "samples").iterdir()) <= installed  # which the demo shows

@@ -13,7 +13,7 @@ from supple.text import did_you_mean, one_line, say
 
 GROUPS = {
     "Try it": {
-        "demo": "train a small flexible model on digits, and use it at three budgets",
+        "demo": "the network that comes with supple: its curve on this machine, and pictures at three deadlines",
         "doctor": "what this machine and installation can do",
         "list": "methods, backbones, data sets, recipes",
     },

@@ -60,7 +60,7 @@ EXAMPLES = {
         "supple reproduce layershuffle --claims C16-C18 --jobs 2",
         "supple reproduce --all --no-run --json",
     ),
-    "demo": ("supple demo", "supple demo --out runs/digits"),
+    "demo": ("supple demo photo.jpg more", "supple demo --train --out runs/digits"),
     "doctor": ("supple doctor", "supple doctor --json"),
 }
 
