@@ -130,7 +130,8 @@ async def burst(target: Target, requests: list[Request], leaving: int) -> int:
     outcomes = await asyncio.gather(*tasks, return_exceptions=True)
     await settled(target)
     await pool.close()
-    return sum(isinstance(one, Outcome) and one.status == 200 for one in outcomes)
+    staying = outcomes[: len(tasks) - leaving]  # of the others some may have been answered before they left
+    return sum(isinstance(one, Outcome) and one.status == 200 for one in staying)
 
 
 async def settled(target: Target) -> None:
@@ -219,6 +220,11 @@ async def kills(s: Settings) -> Result:
     try:
         yard = await measure(target, pictures_in(s.pictures), s.seconds(5))
 
+        probes = Pool(target.port)
+
+        async def two_stand() -> bool:
+            return (await load_of(probes, target))["workers"] == 2
+
         async def kill_some() -> None:
             for _ in range(count):
                 await until(two_stand, 120, "two workers")
@@ -227,10 +233,8 @@ async def kills(s: Settings) -> Result:
                 await asyncio.sleep(0.2)
             await until(two_stand, 120, "two workers at the end")
 
-        async def two_stand() -> bool:
-            return len(server.workers()) == 2
-
         found = await under_load(s, target, yard, 0.5, kill_some)
+        await probes.close()
     finally:
         server.stop()
     codes = {code: n for code, n in found.codes.items() if not code.startswith(("503 overloaded", "504"))}

@@ -226,11 +226,11 @@ async def mixed_deadlines(s: Settings) -> Result:
 
 
 def by_deadline(outcomes: Sequence[Outcome], yard: Yardstick) -> dict[str, float]:
-    edges = (2.0, 4.0, 10.0, 40.0001)
+    edges = (2.0, 4.0, 10.0, 41.0)
     shares = {}
     for low, high in pairwise(edges):
         those = [one for one in outcomes if low <= (one.request.deadline_ms or 0) / yard.full_ms < high]
-        shares[f"{low:g} to {high:g} x"] = figures(those).share
+        shares[f"{low:g} to {min(high, MIXED[1]):g} x"] = figures(those).share
     return shares
 
 
