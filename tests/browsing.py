@@ -1,5 +1,6 @@
 """What tests of the page do in a browser."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ PASTE = "(carried) => document.dispatchEvent(new ClipboardEvent('paste', { clipb
 SLIDE = "(slider, to) => { slider.value = to; slider.dispatchEvent(new Event('input')); }"
 
 
-def says(page: Any, where: str, text: str, seconds: float = 15) -> None:
+def says(page: Any, where: str, text: str | re.Pattern[str], seconds: float = 15) -> None:
     from playwright.sync_api import expect
 
     expect(page.locator(where)).to_contain_text(text, timeout=1000 * seconds)

@@ -179,7 +179,7 @@ function take(model) {
   if (before?.name !== model.name) {
     const full = model.ladder.findLast(({ expected_ms: time }) => known(time))?.expected_ms ?? 50;
     const [low, high] = range(model);
-    $("deadline").value = Math.round((STEPS * Math.log((2 * full) / low)) / Math.log(high / low));
+    $("deadline").value = Math.round((STEPS * Math.log(Math.max(2 * full, 20) / low)) / Math.log(high / low));
     $("within").value = Number((10 * full).toPrecision(2));
     $("count").value = 100;
   }
@@ -287,7 +287,7 @@ const sureness = ({ label, scores }) => scores?.find((one) => one.label === labe
 
 function succeeded(answer) {
   const sure = sureness(answer);
-  const waited = answer.queue_ms >= 0.1 ? `, ${digits(answer.queue_ms)} of them waiting` : "";
+  const waited = answer.queue_ms >= 0.1 ? `, ${digits(answer.queue_ms)} of them decoding and waiting` : "";
   const late = answer.in_time === false ? " The deadline had passed." : "";
   const reason = REASONS[answer.reason] ?? `Reason: ${answer.reason}.`;
   const others = (answer.scores ?? []).filter(({ label, score }) => label !== answer.label && score >= 0.005).slice(0, 3);
@@ -298,13 +298,10 @@ function succeeded(answer) {
 
 function failed(problem) {
   render();
-  const cheapest = state.model?.ladder[0];
-  const refused = problem.code === "overloaded" || problem.code === "late";
-  const hopeless = refused && known(cheapest?.expected_ms) && deadline() < cheapest.expected_ms;
-  const also = hopeless ? ` ${cheapest.point}, the cheapest point, takes about ${ms(cheapest.expected_ms)}.` : "";
-  const wait = hopeless || problem.status === 401 ? 0 : problem.again;
+  const wait = problem.status === 401 ? 0 : problem.again;
+  const hopeless = problem.code === "overloaded" && !wait; // it would be refused on an idle server, too
   const again = wait ? ` Asking again in ${digits(wait)} s.` : "";
-  headline(hopeless ? "Too little time" : "No answer", "", `${problem.message}${also}${again}`);
+  headline(hopeless ? "Too little time" : "No answer", "", `${problem.message}${again}`);
   if (wait) state.again = setTimeout(predict, 1000 * wait);
 }
 
@@ -341,10 +338,11 @@ const figure = (row, value) => (row.unit === "%" ? (100 * value).toFixed(1) : St
 
 // --- the curve and the deadline ---
 
-// Of the slider, in ms: a tenth of the cheapest point's time to five times full's.
+// Of the slider, in ms: a tenth of the cheapest point's time to five times full's, and to what opening a file takes
+// beside the smallest of networks.
 function range(model) {
   const times = model.ladder.map(({ expected_ms: time }) => time).filter((time) => known(time) && time > 0);
-  return times.length ? [Math.min(...times) / 10, 5 * Math.max(...times)] : [1, 1000];
+  return times.length ? [Math.min(...times) / 10, Math.max(50, 5 * Math.max(...times))] : [1, 1000];
 }
 
 function deadline() {
