@@ -30,6 +30,7 @@ from supple.scoring import evaluate
 
 BATCHES = (1, 16)
 REFERENCE = "reference"
+ENGINES = {"onnx": "onnxruntime", "openvino": "openvino"}
 EVERYTHING = 1.0  # of the score: what int8 loses is reported, not refused
 ALL_KINDS = (("onnx", "fp32"), ("onnx", "int8"), ("openvino", "fp32"), ("openvino", "int8"))
 SOME_KINDS = (("onnx", "fp32"), ("openvino", "fp32"))
@@ -76,6 +77,11 @@ class Bench:
         }
 
 
+def own_choices(bundle: Bundle) -> list[Choice]:
+    """The engine that a folder was made for; OpenVINO also opens what was made for ONNX Runtime."""
+    return [choice for choice in checked(bundle) if choice.engine == ENGINES[bundle.kind]]
+
+
 def kinds(every: bool) -> list[tuple[str, str]]:
     """What a network is exported to: folders, and the precision that they run in."""
     found = [*(ALL_KINDS if every else SOME_KINDS)]
@@ -118,7 +124,7 @@ def times_of(bench: Bench, model: FlexibleModel, bundles: Sequence[Bundle], batc
     """Every point on every engine in every precision, in turn, each beside the reference on the same engine."""
     made: list[tuple[Choice, Predictor]] = [(Choice("torch"), of_model(model, bench.threads))]
     for bundle in (*bundles, *bench.references().values()):
-        made += [(choice, of_bundle(bundle, choice.engine, bench.threads)) for choice in checked(bundle)]
+        made += [(choice, of_bundle(bundle, choice.engine, bench.threads)) for choice in own_choices(bundle)]
     network = bench.reference.get_submodule("backbone").eval()
 
     def reference(x: Any) -> Any:
@@ -149,13 +155,13 @@ def policies_of(bench: Bench, model: FlexibleModel) -> dict[str, Policy]:
     return found
 
 
-def follow(bench: Bench, one: Predictor, batch: int) -> dict[str, Any]:
+def follow(one: Predictor, data: Any, batch: int) -> dict[str, Any]:
     """A policy on all test pictures, and the full network in turn with it: milliseconds of one batch."""
     spent: dict[str, list[float]] = {"policy": [], "static": []}
     right, where = [], dict.fromkeys((str(point) for point in (one.policy.points if one.policy else ())), 0)
     one.warm(batch)
     ways: dict[str, dict[str, Any]] = {"static": {"point": "full"}, "policy": {"confident": True}}
-    for turn, (x, y) in enumerate(arrays(bench.splits.test, batch)):
+    for turn, (x, y) in enumerate(arrays(data, batch)):
         order = ["static", "policy"] if turn < STATIC_BATCHES else ["policy"]
         for way in order[:: 1 if turn % 2 else -1]:
             start = time.perf_counter()
@@ -174,14 +180,14 @@ def followed(bench: Bench, policies: Mapping[str, Policy], bundles: Sequence[Bun
     found = []
     for name, policy in policies.items():
         for bundle in (bundle for bundle in bundles if bundle.precision == "fp32"):
-            for choice in checked(bundle):
+            for choice in own_choices(bundle):
                 for batch in BATCHES:
 
                     def one_way(bundle: Bundle = bundle, choice: Choice = choice, policy: Policy = policy,
                                 batch: int = batch) -> dict[str, Any]:  # fmt: skip
                         following = replace(bundle, policy=policy)
                         with of_bundle(following, choice.engine, bench.threads) as one:
-                            return follow(bench, one, batch)
+                            return follow(one, bench.splits.test, batch)
 
                     key = f"policy {name} {choice.engine} {batch}"
                     found.append({"policy": name, "engine": choice.engine, "batch": batch, **steps(key, one_way)})
@@ -202,7 +208,7 @@ def measure(bench: Bench, model: FlexibleModel, folder: Path, every: bool, follo
     for to, precision in kinds(every):
         bundles.append(bench.export(model, folder.with_name(f"{folder.name}-{to}-{precision}"), to, precision))
     for bundle in (bundle for bundle in bundles if bundle.precision != "fp32"):
-        for choice in checked(bundle):
+        for choice in own_choices(bundle):
 
             def score(bundle: Bundle = bundle, choice: Choice = choice) -> dict[str, Any]:
                 with of_bundle(bundle, choice.engine, bench.threads) as one:

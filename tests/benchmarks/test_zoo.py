@@ -1,0 +1,88 @@
+"""The figures of the networks worth having, and of token merging: goals and tables by hand."""
+
+import numpy as np
+import torch
+
+from supple.data.parts import labelled
+from supple.experiments.results import pack
+from token_merging import joined, table
+from zoo import early_enough, full_at_least, near_enough, page, policy_pays
+
+
+def right(share: float) -> dict:
+    return pack(np.arange(200) < 200 * share)
+
+
+DOCUMENT = {
+    "name": "cifar10_anytime",
+    "machine": "a machine",
+    "threads": 2,
+    "minutes": 90.0,
+    "n": 200,
+    "checkpoint_bytes": 2_000_000,
+    "points": [
+        {"point": "exit=1", "macs": 10, "answers": right(0.87)},
+        {"point": "exit=2", "macs": 20, "answers": right(0.91)},
+        {"point": "full", "macs": 40, "answers": right(0.935)},
+    ],
+    "times": [
+        {"point": name, "engine": "torch", "p50_ms": 10 * share, "share": share}
+        for name, share in (("exit=1", 0.28), ("exit=2", 0.6), ("full", 1.0))
+    ],
+    "policies": [
+        {"engine": "torch", "batch": batch, "reference_ms": 100.0, "mean_ms": ms, "answers": right(0.93), "where": {}}
+        for batch, ms in ((1, 40.0), (32, 60.0))
+    ],
+}
+
+
+def met(goal) -> list[bool]:
+    return [row[-1] for row in goal(DOCUMENT)]
+
+
+def test_a_goal_with_a_floor_is_missed_below_the_floor():
+    assert met(full_at_least(94.0, 93.5)) == [True]
+    assert met(full_at_least(94.0)) == [False]
+
+
+def test_a_point_is_early_enough_where_it_is_good_enough():
+    assert met(early_enough(87, 0.25, 0.30)) == [True]
+    assert met(early_enough(91, 0.50, 0.55)) == [False]
+    assert met(early_enough(99, 1.0)) == [False]
+
+
+def test_the_best_point_within_a_share_of_the_time_must_be_near_the_full_model():
+    assert met(near_enough(0.5, 7.0)) == [True]
+    assert met(near_enough(0.5, 6.0)) == [False]
+    assert met(near_enough(0.1, 50.0)) == [False]
+
+
+def test_a_policy_pays_where_it_is_fast_and_right():
+    assert met(policy_pays({1: 2.2, 32: 1.8})) == [True, False]
+    assert met(policy_pays({1: 2.2, 32: 1.6}, lost=0.4)) == [False, False]
+
+
+def test_the_page_names_what_was_missed():
+    rows = [line for line in page(DOCUMENT).splitlines() if "**missed**" in line]
+    assert [row.split("|")[1].strip() for row in rows] == ["a point of 91 %", "the policy, batch 32"]
+
+
+def test_points_of_token_merging_that_lose_little_are_named():
+    times = {"torch 1": {"p50_ms": 10.0, "p95_ms": 11.0}}
+    half = {"torch 1": {"p50_ms": 5.0, "p95_ms": 6.0}}
+    points = [
+        {"point": "tokens=16", "accuracy": 0.60, "macs": 1e6, "times": half},
+        {"point": "tokens=8", "accuracy": 0.715, "macs": 2e6, "times": half},
+        {"point": "full", "accuracy": 0.72, "macs": 4e6, "times": times},
+    ]
+    text = table({"points": points, "remarks": []})
+    assert "| 8 | 71.50 % | +0.50 | 2 | 5.0 | 0.50 |" in text
+    assert "| 16 | 60.00 % | +12.00 |" in text
+    assert text.rstrip().endswith("At most 1 point less than the full model: tokens=8.")
+
+
+def test_parts_of_a_folder_become_one_set_in_the_order_of_the_classes():
+    first, second = labelled(["0/b", "1/a"], torch.tensor([0, 1])), labelled(["0/a"], torch.tensor([0]))
+    both = joined(first, second)
+    assert list(map(str, both.images)) == ["0/a", "0/b", "1/a"]
+    assert both.targets.tolist() == [0, 0, 1]
