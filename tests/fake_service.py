@@ -13,9 +13,8 @@ import uvicorn
 from supple.inference.result import Prediction
 from supple.ladder import Ladder, Row
 from supple.server.app import make_app
-from supple.server.front import Front
+from supple.server.front import Front, make_front
 from supple.server.logs import Log
-from supple.server.metrics import Metrics
 from supple.server.requests import Answer, Given, Options, Refusal
 from supple.server.settings import Settings
 
@@ -122,7 +121,7 @@ def front_of(service: FakeService, **settings: Any) -> Front:
     log = Log(Lines(), every_s=0.01)  # type: ignore[arg-type]
     ticks = iter(range(1, 10**9))
     clock = lambda: next(ticks) / 1000
-    return Front(service, Settings(**settings), log, Metrics(service.load, lambda: log.dropped), clock)  # type: ignore[arg-type]
+    return make_front(service, Settings(**settings), log, clock)  # type: ignore[arg-type]
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """What the routes share: the service, the settings, and whether requests are taken. Without torch."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from starlette.requests import Request
@@ -34,7 +34,7 @@ class Front:
     log: Log
     metrics: Metrics
     clock: Callable[[], float]
-    doors: Doors = field(default_factory=Doors)
+    doors: Doors
 
     def must_take(self, request: Request) -> None:
         if record_of(request).came_late:
@@ -61,6 +61,12 @@ class Front:
             raise Refusal(404, "model_not_found", "There is no model of this name.")
         record_of(request).model = name
         return name, served
+
+
+def make_front(service: "Service", settings: Settings, log: Log, clock: Callable[[], float]) -> Front:
+    doors = Doors()
+    metrics = Metrics(lambda: {**service.load(), "in_flight": doors.inside, "log_lines_dropped": log.dropped})
+    return Front(service, settings, log, metrics, clock, doors)
 
 
 def record_of(request: Request) -> Record:

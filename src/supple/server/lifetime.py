@@ -10,7 +10,7 @@ import logging
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import uvicorn
@@ -19,13 +19,12 @@ from uvicorn.loops.auto import auto_loop_factory
 
 from supple.errors import RecipeError
 from supple.server.app import make_app
-from supple.server.front import Front
+from supple.server.front import Front, make_front
 from supple.server.limits import Limits
 from supple.server.logs import IntoLog, Log
-from supple.server.metrics import Metrics
 from supple.server.protocol import protocol_class
 from supple.server.service import Service
-from supple.server.settings import Plan, Settings
+from supple.server.settings import Plan
 from supple.text import first, say
 
 BACKLOG = 1024  # connections that wait to be taken
@@ -67,7 +66,7 @@ async def _run(plan: Plan, listener: socket.socket) -> None:
     handler = IntoLog(log)
     logging.getLogger().addHandler(handler)
     service = Service(plan.sources, clock=clock, **plan.service)
-    front = front_of(service, plan.settings, log, clock)
+    front = make_front(service, plan.settings, log, clock)
     try:
         await _served(plan, front, listener, ending)
     finally:
@@ -117,12 +116,10 @@ def _announce(plan: Plan, front: Front, listener: socket.socket) -> None:
     say(f"serving {first(list(plan.sources))} at {address} (a page to try it: {address}/, API: {address}/docs)")
 
 
-def front_of(service: Service, settings: Settings, log: Log, clock: Callable[[], float]) -> Front:
-    return Front(service, settings, log, Metrics(service.load, lambda: log.dropped), clock)
-
-
 def http_server(app: FastAPI, front: Front) -> uvicorn.Server:
     """uvicorn, without its own signals, logs and pages. It waits for nobody: that has been done before it ends."""
+    most = front.settings.max_body
+    limits = Limits(body_bytes=most, all_bodies_bytes=max(Limits.all_bodies_bytes, 4 * most))
 
     class Server(uvicorn.Server):
         @contextmanager
@@ -136,7 +133,7 @@ def http_server(app: FastAPI, front: Front) -> uvicorn.Server:
             ws="none",
             log_config=None,
             access_log=False,
-            http=protocol_class(Limits(body_bytes=front.settings.max_body), front.refused_early),
+            http=protocol_class(limits, front.refused_early),
             server_header=False,
             proxy_headers=False,
             timeout_graceful_shutdown=GRACE_S,

@@ -19,19 +19,22 @@ from supple.server.requests import Answer
 MEDIA = CONTENT_TYPE_LATEST
 SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 GAUGES = {
+    "in_flight": "Requests that have come and are not answered, this one among them.",
     "waiting": "Samples that wait for a worker.",
     "running": "Samples that a worker has.",
     "slots": "Samples that there is room for.",
     "free": "Of these, how many have none.",
     "workers": "Processes that compute and are up.",
     "spread": "How much slower steps are than when they were measured.",
+    "log_lines_dropped": "Lines of the log that nobody read in time.",
 }
 
 
 class Metrics:
     """Counts of one server, in a registry of their own."""
 
-    def __init__(self, load: Callable[[], Mapping[str, Any]], dropped: Callable[[], int] = lambda: 0) -> None:
+    def __init__(self, load: Callable[[], Mapping[str, Any]]) -> None:
+        """load: what GAUGES name, at any moment."""
         self.registry = CollectorRegistry()
         self.answered: dict[str, Counts[str]] = {}  # of each model, by point
         self._known: dict[tuple[Any, tuple[str, ...]], Any] = {}
@@ -45,7 +48,7 @@ class Metrics:
         self.seconds = Histogram("supple_request_seconds", "From head to end of a request.", ("route",), **timed)
         self.queue = Histogram("supple_queue_seconds", "That inputs waited.", ("model",), **timed)
         self.compute = Histogram("supple_compute_seconds", "That inputs were computed.", ("model",), **timed)
-        self.registry.register(_Load(load, dropped))
+        self.registry.register(_Load(load))
         ProcessCollector(registry=self.registry)  # memory, processor time and open files of the front
 
     def count(self, record: Record, now: float) -> None:
@@ -54,9 +57,9 @@ class Metrics:
         self._of(self.requests, route, str(record.status)).inc()
         self._of(self.seconds, route).observe(now - record.began)
         if record.code:
-            self.refused.labels(record.model, record.code).inc()
+            self._of(self.refused, record.model, record.code).inc()
             if record.code == "late":
-                self.missed.labels(record.model).inc()
+                self._of(self.missed, record.model).inc()
 
     def answer(self, model: str, answer: Answer) -> None:
         """One input that has its last answer."""
@@ -66,7 +69,7 @@ class Metrics:
         self._of(self.compute, model).observe(answer.compute_ms / 1e3)
         self.answered.setdefault(model, Counts())[found.point] += 1
         if found.in_time is False:
-            self.missed.labels(model).inc()
+            self._of(self.missed, model).inc()
 
     def _of(self, metric: Any, *labels: str) -> Any:
         """The one of these labels; looked up here, since `labels` checks and locks each time."""
@@ -82,12 +85,11 @@ class Metrics:
 class _Load(Collector):
     """What the service says of itself, asked when the metrics are."""
 
-    def __init__(self, load: Callable[[], Mapping[str, Any]], dropped: Callable[[], int]) -> None:
-        self._load, self._dropped = load, dropped
+    def __init__(self, load: Callable[[], Mapping[str, Any]]) -> None:
+        self._load = load
 
     def collect(self) -> Iterator[Metric]:
         load = self._load()
         for name, about in GAUGES.items():
             if isinstance(value := load.get(name), int | float):
                 yield GaugeMetricFamily(f"supple_{name}", about, value=value)
-        yield GaugeMetricFamily("supple_log_lines_dropped", "That nobody read in time.", value=self._dropped())
