@@ -1,6 +1,7 @@
 """What tests of the page do in a browser."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,3 +31,11 @@ def slide(page: Any, to: int) -> None:
 
 def carried(page: Any, file: Path, kind: str) -> Any:
     return page.evaluate_handle(CARRY, [list(file.read_bytes()), file.name, kind])
+
+
+def wait_until(page: Any, holds: Callable[[], bool], seconds: float = 15) -> None:
+    for _ in range(round(20 * seconds)):
+        if holds():
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError("it did not come true")

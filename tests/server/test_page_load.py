@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from browsing import PAGE, says
+from browsing import PAGE, says, wait_until
 from tiny_server import ROWS, Refused, Tiny, model
 
 pytestmark = pytest.mark.system
@@ -35,14 +35,6 @@ def levels(page: Any) -> set[float]:
     """The rows of the chart that have bars, by where they stand."""
     ends = "(bars) => bars.map((bar) => Math.round(Number(bar.getAttribute('y')) + Number(bar.getAttribute('height'))))"
     return set(page.locator("#history .bar").evaluate_all(ends))
-
-
-def wait_until(page: Any, holds: Callable[[], bool], seconds: float = 15) -> None:
-    for _ in range(round(20 * seconds)):
-        if holds():
-            return
-        page.wait_for_timeout(50)
-    raise AssertionError("it did not come true")
 
 
 # --- load ---
