@@ -16,6 +16,7 @@ from supple.server.requests import Array, Refusal
 from supple.server.schedule import (
     Chunk,
     Pace,
+    Plan,
     Sample,
     Track,
     admits,
@@ -44,7 +45,8 @@ class Job(Sample):
     every: bool = False  # whether each exit is told
     alone: int = 0  # how deep it would have gone if nobody else were there
     slot: int = -1
-    logits: Array | None = None  # of the answer in hand
+    given: int = -1  # the place of the answer in hand
+    logits: Array | None = None  # that answer
     compute_ms: float = 0.0
     deaths: int = 0
     broken: bool = False  # the model gave values that are not finite
@@ -86,9 +88,11 @@ class Send(NamedTuple):
 
 
 class Done(NamedTuple):
-    """The job has its answer, at a place for a reason; not final: a better one may follow."""
+    """The job has its answer, of a place for a reason; not final: a better one may follow."""
 
     job: Job
+    place: int
+    logits: Array
     reason: str
     final: bool
 
@@ -150,6 +154,7 @@ class Dispatcher:
         self.hands: dict[int, Hand] = {}
         self.effects: list[Effect] = []
         self._runs = 0
+        self._came = False  # whether somebody was let in since the last step
         self._overheads: deque[float] = deque([0.0], maxlen=32)
 
     # --- what happens -------------------------------------------------------------------------------------------------
@@ -168,6 +173,7 @@ class Dispatcher:
             wait = max(0.05, retry_after_s(self.queue, free, pace, now))
             raise Refusal(503, "overloaded", "Too much is waiting to answer within this deadline.", wait)
         insort(self.queue, job, key=_order)
+        self._came = True
 
     def _admits_by_cutting(self, job: Job, now: float, lead_ms: float) -> bool:
         """Whether it can be taken in if what runs now ends as soon as it can."""
@@ -184,7 +190,7 @@ class Dispatcher:
 
     def begin(self, job: Job) -> None:
         """Its input is there."""
-        job.ready = True
+        job.ready = self._came = True
 
     def hire(self, worker: int, up_at: float | None) -> None:
         self.hands[worker] = Hand(up_at)
@@ -207,7 +213,9 @@ class Dispatcher:
             for job in busy.run.jobs:
                 job.compute_ms += step.ms
             if step.logits is not None:
-                self._note(busy.run.jobs, step.place, step.logits, final and step is steps[-1])
+                self._note(busy.run.jobs, step.place, step.logits)
+                if not (final and step is steps[-1]):
+                    self._tell(busy.run.jobs, step.place)
         if final:
             self._overheads.append(max(0.0, 1000 * (now - busy.began) - busy.ms))
             self._ended(worker, hand, steps[-1].place if steps else busy.run.place - 1)
@@ -234,7 +242,8 @@ class Dispatcher:
             if job.gone:
                 self.effects.append(Release(job))
         for job in [job for job in self.queue if job.worker == worker or job in busy]:
-            job.place, job.worker, job.ready, job.deaths = 0, None, True, job.deaths + 1
+            job.place, job.answered, job.worker = 0, job.given, None
+            job.ready, job.deaths = True, job.deaths + 1
             if job.deaths >= DEATHS:
                 why = "The process that ran this input was lost, twice."
                 self._give_up(job, Refusal(503, "worker_lost", why))
@@ -261,8 +270,9 @@ class Dispatcher:
         while idle and any(job.ready for job in self.queue):
             if not self._start_one(idle, now):
                 break
-        if len(idle) < len(self.hands):
+        if self._came and len(idle) < len(self.hands):
             self._cut_short(now)
+        self._came = False
         for worker, hand in self.hands.items():
             if hand.forgotten and hand.busy is None and hand.up_at is None:
                 self._flush(worker, hand)
@@ -273,7 +283,7 @@ class Dispatcher:
             return None
         first = self.queue[0]
         early = first.deadline - AROUND_MS / 1000
-        return early if early > now and first.answered >= 0 else max(now, first.deadline)
+        return early if early > now and first.given >= 0 else max(now, first.deadline)
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
@@ -318,11 +328,16 @@ class Dispatcher:
         return (free, places) if places else None
 
     def _pretend(self, places: dict[Job, int]) -> dict[Job, int]:
-        """Puts jobs at these places; returns where they were."""
+        """As if what runs ended before these places; returns before which ones it does."""
         before = {job: job.place for job in places}
         for job, place in places.items():
-            job.place = place
+            self._foresee(job, place - 1)
         return before
+
+    def _foresee(self, job: Job, until: int) -> None:
+        """Where a job that runs will be: behind a place, with its answer if it gives one."""
+        job.place = len(job.track.points) if job.track.choice else until + 1
+        job.answered = until if until in job.choices else job.given
 
     # --- parts of a step ----------------------------------------------------------------------------------------------
 
@@ -336,7 +351,7 @@ class Dispatcher:
         for job in self.queue:
             if job.deadline > near:
                 break
-            if job.answered >= 0:
+            if job.given >= 0:
                 due.append(job)
         for job in due:
             self._finish(job, self._short(job))
@@ -345,8 +360,8 @@ class Dispatcher:
         """Gives an idle worker something to do. False: there is nothing for any of them."""
         pace, free = self.pace(), self.free(now)
         guarded = {worker: time + AROUND_MS / 1000 for worker, time in free.items()}
-        plan, goes = deepest(self.queue, guarded, pace)
-        over = [job for job in self.queue if not job.running and job.answered >= 0 and goes[job.id] <= job.answered]
+        plan, goes = deepest(self._unfinished(), guarded, pace)
+        over = [job for job in self.queue if not job.running and job.given >= 0 and goes.get(job.id, 0) <= job.given]
         for job in over:
             self._finish(job, self._short(job))
         for worker in idle:
@@ -369,7 +384,7 @@ class Dispatcher:
             assert isinstance(job, Job)
             if ends_in_time(job, max(job.place, job.cheapest()), now, pace):
                 jobs.append(job)
-            elif job.answered >= 0:
+            elif job.given >= 0:
                 self._finish(job, self._short(job))
             else:
                 why = "The machine became too slow to answer within this deadline."
@@ -399,58 +414,65 @@ class Dispatcher:
             self._flush(worker, hand)
         hand.busy = Busy(run, now, until)
         for job in jobs:
-            job.running, job.ready, job.worker, job.place = True, False, worker, until + 1
+            job.running, job.ready, job.worker = True, False, worker
+            self._foresee(job, until)
         self.effects.append(Send(worker, run))
 
+    def _unfinished(self) -> list[Job]:
+        """Those who may have something to run when what runs now is over."""
+        return [job for job in self.queue if job.place <= job.choices[-1]]
+
     def _cut_short(self, now: float) -> None:
-        """Ends what runs sooner, where the queue needs that."""
-        if not any(not job.running for job in self.queue):
+        """Ends what runs sooner, where somebody who came would be late, or have to end much sooner than what runs."""
+        if not any(hand.busy is not None and hand.busy.target > hand.busy.run.place for hand in self.hands.values()):
             return
-        pace = self.pace()
-        around = AROUND_MS / 1000
-        plan, _ = deepest(self.queue, {worker: time + around for worker, time in self.free(now).items()}, pace)
-        wanted = {job.id: job.alone for job in self.queue if not job.running}
-        content = plan.late is None and all(
-            chunk.target >= min(wanted.get(sample.id, 0), sample.choices[-1])
-            for chunk in plan.chunks
-            for sample in chunk.samples
-        )
-        cut = None if content else self._cut(now)
+        pace, around = self.pace(), AROUND_MS / 1000
+        queue = self._unfinished()
+        plan, goes = deepest(queue, {worker: time + around for worker, time in self.free(now).items()}, pace)
+        if plan.late is None and not self._uneven(queue, goes):
+            return
+        cut = self._cut(now)
         if cut is None:
             return
         free, places = cut
         before = self._pretend(places)
-        other, goes = deepest(self.queue, {worker: time + around for worker, time in free.items()}, pace)
+        other, goes = deepest(self._unfinished(), {worker: time + around for worker, time in free.items()}, pace)
         self._pretend(before)
-        if plan.late is None and other.late is not None:
-            return
-        for worker, hand in self.hands.items():
-            if hand.busy is None or not any(job in places for job in hand.busy.run.jobs):
-                continue
-            run, busy = hand.busy.run, hand.busy
-            first = next((chunk for chunk in other.chunks if chunk.worker in (None, worker)), None)
-            if plan.late is not None and first is not None and first.samples[0] not in run.jobs:
-                target = run.place  # somebody else goes first
-            else:
-                target = max((goes[job.id] for job in run.jobs if not job.gone), default=run.place)
-            if target < busy.target:
-                busy.target = target
-                for job in run.jobs:
-                    job.place = max(job.place if job.gone else places.get(job, target + 1), target + 1)
-                self.effects.append(Send(worker, Shorten(run.id, target)))
+        if plan.late is not None or other.late is None:
+            for worker, hand in self.hands.items():
+                if hand.busy is not None and any(job in places for job in hand.busy.run.jobs):
+                    self._shorten(worker, hand.busy, plan, other, goes, places)
 
-    def _note(self, jobs: list[Job], place: int, logits: Array, last: bool) -> None:
+    def _uneven(self, queue: list[Job], goes: dict[int, int]) -> bool:
+        """Whether somebody who waits goes less far than what runs now, by more than one place."""
+        runs = [hand.busy.target for hand in self.hands.values() if hand.busy is not None]
+        return any(goes[job.id] + 1 < min(job.alone, max(runs)) for job in queue if not job.running)
+
+    def _shorten(
+        self, worker: int, busy: Busy, plan: Plan, other: Plan, goes: dict[int, int], places: dict[Job, int]
+    ) -> None:
+        run = busy.run
+        first = next((chunk for chunk in other.chunks if chunk.worker in (None, worker)), None)
+        if plan.late is not None and first is not None and first.samples[0] not in run.jobs:
+            target = run.place  # somebody else goes first
+        else:
+            target = max((goes.get(job.id, busy.target) for job in run.jobs if not job.gone), default=run.place)
+        if target < busy.target:
+            busy.target = target
+            for job in run.jobs:
+                self._foresee(job, max(places.get(job, 0) - 1, target))
+            self.effects.append(Send(worker, Shorten(run.id, target)))
+
+    def _note(self, jobs: list[Job], place: int, logits: Array) -> None:
         """Answers of a place, one for each job."""
-        finite = np.isfinite(logits.reshape(len(logits), -1)).all(1).tolist()
+        finite = np.asarray(np.isfinite(logits.reshape(len(logits), -1)).all(1))
         for row, job in enumerate(jobs):
-            if job.gone or (place not in job.choices and not last):
+            if job.gone or place not in job.choices:
                 continue
             if not finite[row]:
                 job.broken = True
                 continue
-            job.logits, job.answered = logits[row], place
-            if job.every and place < job.deepest and not last:
-                self.effects.append(Done(job, self._short(job), False))
+            job.logits, job.given = logits[row], place
 
     def _ended(self, worker: int, hand: Hand, place: int) -> None:
         """A run is over, behind this place: who is done, and who goes on."""
@@ -463,21 +485,28 @@ class Dispatcher:
                 hand.forgotten.append(job.id)
                 self.effects.append(Release(job))
                 continue
-            job.place, job.ready = place + 1, True
+            job.place, job.answered, job.ready = place + 1, job.given, True
             if not run.track.chain:
                 job.worker = None
             if job.broken:
                 self._give_up(job, Refusal(503, "model_unhealthy", "The model gave values that are not finite."))
-            elif job.answered == place and (place >= job.deepest or run.track.choice):
+            elif job.given == place and (place >= job.deepest or run.track.choice):
                 self._finish(job, job.reason if place >= job.deepest else self._short(job))
             elif job in sure:
                 self._finish(job, "confident")
-            elif job.every and job.answered == place:
-                self.effects.append(Done(job, self._short(job), False))
+            else:
+                self._tell([job], place)
+
+    def _tell(self, jobs: list[Job], place: int) -> None:
+        """Whoever wants every exit gets the one that was just read."""
+        for job in jobs:
+            if job.every and not job.gone and job.given == place:
+                assert job.logits is not None
+                self.effects.append(Done(job, place, job.logits, "deadline", False))
 
     def _sure(self, jobs: list[Job], place: int) -> list[Job]:
         """Those whose policy says that they stop here."""
-        asked = [job for job in jobs if job.policy is not None and not job.gone and job.answered == place]
+        asked = [job for job in jobs if job.policy is not None and not job.gone and job.given == place]
         found = []
         for policy in dict.fromkeys(job.policy for job in asked):
             own = [job for job in asked if job.policy is policy]
@@ -491,12 +520,13 @@ class Dispatcher:
 
     def _short(self, job: Job) -> str:
         """Why it ended before it had to: others wanted their turn, or its own time was up."""
-        if job.answered >= job.deepest:
+        if job.given >= job.deepest:
             return job.reason
-        return "load" if job.answered < job.alone else "deadline"
+        return "load" if job.given < job.alone else "deadline"
 
     def _finish(self, job: Job, reason: str) -> None:
-        self.effects.append(Done(job, reason, True))
+        assert job.logits is not None
+        self.effects.append(Done(job, job.given, job.logits, reason, True))
         self._leave(job)
 
     def _refuse(self, job: Job, why: Refusal) -> None:
@@ -505,7 +535,7 @@ class Dispatcher:
 
     def _give_up(self, job: Job, why: Refusal) -> None:
         """With the answer in hand, if there is one."""
-        if job.answered >= 0 and len(job.choices) > 1:
+        if job.given >= 0 and len(job.choices) > 1:
             self._finish(job, self._short(job))
         else:
             self._refuse(job, why)

@@ -8,8 +8,8 @@ run and nobody came, so whoever was let in is answered in time as long as the co
 """
 
 import math
-from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -82,7 +82,7 @@ class Sample:
     deadline: float  # on the clock, in seconds; there always is one
     choices: tuple[int, ...]  # places that may answer it, in order; the last one is as deep as it may go
     place: int = 0  # that runs next
-    answered: int = -1  # the place of the answer that it has
+    answered: int = -1  # the place of the answer that it has, or will have when what runs now is over
     worker: int | None = None  # that holds what it has come to
     ready: bool = True  # whether its input is there
 
@@ -96,7 +96,9 @@ class Sample:
 
     def cheapest(self) -> int:
         """The place of the first answer it can have; the one in hand, if there is one."""
-        return self.answered if self.answered >= 0 else self.choices[0]
+        if self.answered >= 0:
+            return self.answered
+        return self.choices[min(bisect_left(self.choices, self.place), len(self.choices) - 1)]
 
 
 @dataclass(eq=False, slots=True)
@@ -125,16 +127,22 @@ class Plan(NamedTuple):
 Work = list[tuple[Sample, int]]  # samples by deadline, and where each goes
 
 
-def work_at(samples: Iterable[Sample], depths: Mapping[int, float] | float, own: Mapping[int, int] | None) -> Work:
-    """Who has something to run, and up to where: at most to what it can reach alone in its own time."""
+def work_at(
+    queue: Sequence[Sample], own: Sequence[int] | None, depth: float, held: int = 0, below: float = 1.0
+) -> Work:
+    """Who has something to run, and up to where: at a depth, but at most to what it can reach alone in its own time;
+    the first samples stay below another depth. queue: by deadline."""
     found = []
-    for sample in samples:
-        depth = depths if isinstance(depths, float) else depths[sample.id]
-        target = sample.target(depth)
-        if own is not None:
-            target = min(target, own[sample.id])
-        target = max(target, sample.cheapest())
-        if target >= sample.place and target > sample.answered:
+    least = min(depth, below)
+    for number, sample in enumerate(queue):
+        choices, answered = sample.choices, sample.answered
+        target = choices[int((least if number < held else depth) * (len(choices) - 1) + 0.5)]
+        if own is not None and own[number] < target:
+            target = own[number]
+        cheapest = sample.cheapest() if sample.place > choices[0] else choices[0]
+        if target < cheapest:
+            target = cheapest
+        if target >= sample.place and target > answered:
             found.append((sample, target))
     return found
 
@@ -154,17 +162,19 @@ def planned(work: Work, largest: int, free: Mapping[int, float], pace: Pace) -> 
             chunks.append(chunk)
         chunk.samples.append(sample)
     spent = dict.fromkeys(free, (0.0, 0.0, 0))
-    ends, waiting = dict(free), 0.0
+    ends, waiting, only = dict(free), 0.0, next(iter(free)) if len(free) == 1 else None
+    mean, deviation, overhead = pace
     for chunk in chunks:
-        worker = chunk.worker
+        worker = only if only is not None else chunk.worker
         if worker is None or worker not in ends:
             worker = min(ends, key=ends.__getitem__)
-        usual = chunk.usual_ms()
+        usual = chunk.track.usual_ms(chunk.place, chunk.target, len(chunk.samples))
         total, squares, commands = spent[worker]
-        spent[worker] = total, squares, commands = total + usual, squares + usual * usual, commands + 1
-        end = ends[worker] = free[worker] + pace.ms(total, squares, commands) / 1000
+        total, squares, commands = spent[worker] = total + usual, squares + usual * usual, commands + 1
+        end = free[worker] + (mean * total + deviation * math.sqrt(squares) + overhead * commands) / 1000
         if end > chunk.deadline:
             return Plan(chunks, chunk.deadline, math.inf)
+        ends[worker] = end
         waiting += len(chunk.samples) * end
     return Plan(chunks, None, 1000 * waiting)
 
@@ -190,8 +200,15 @@ def best_plan(work: Work, free: Mapping[int, float], pace: Pace) -> Plan:
     return min(plans, key=lambda plan: (plan.late is not None, plan.waiting_ms if plan.late is None else -plan.late))
 
 
-def by_deadline(samples: Iterable[Sample]) -> list[Sample]:
-    return sorted(samples, key=lambda sample: (sample.deadline, sample.id))
+def holds_until(work: Work, free: Mapping[int, float], pace: Pace) -> float | None:
+    """The first deadline that batches of no size keep; None: some keep all."""
+    latest = -math.inf
+    for size in sizes_for(work):
+        late = planned(work, size, free, pace).late
+        if late is None:
+            return None
+        latest = max(latest, late)
+    return latest
 
 
 # --- who is let in ----------------------------------------------------------------------------------------------------
@@ -205,7 +222,7 @@ def own_ms(sample: Sample, target: int, pace: Pace) -> float:
 def own_target(sample: Sample, free: float, pace: Pace) -> int:
     """How deep it gets alone in its own time; the cheapest answer, if not even that is in time."""
     left = 1000 * (sample.deadline - free)
-    if not ends_late(own_ms(sample, sample.choices[-1], pace), left):
+    if sample.place > sample.choices[-1] or not ends_late(own_ms(sample, sample.choices[-1], pace), left):
         return sample.choices[-1]
     cheapest = sample.cheapest()
     inside = [place for place in sample.choices if place >= cheapest]
@@ -218,13 +235,13 @@ def admits(sample: Sample, queue: Sequence[Sample], free: Mapping[int, float], p
     if not free or ends_late(own_ms(sample, sample.cheapest(), pace), 1000 * (sample.deadline - min(free.values()))):
         return False
     place = bisect_right(queue, sample.deadline, key=lambda one: one.deadline)
-    work = work_at([*queue[:place], sample, *queue[place:]], 0.0, None)
-    return any(planned(work, size, free, pace).late is None for size in sizes_for(work))
+    work = work_at([*queue[:place], sample, *queue[place:]], None, 0.0)
+    return holds_until(work, free, pace) is None
 
 
 def retry_after_s(queue: Sequence[Sample], free: Mapping[int, float], pace: Pace, now: float) -> float:
     """When what waits now is expected to be done, at its cheapest."""
-    work = work_at(queue, 0.0, None)
+    work = work_at(queue, None, 0.0)
     usual = sum(s.track.usual_ms(s.place, target, 1) for s, target in work) / max(1, len(free))
     busy = max(0.0, min(free.values(), default=now) - now)
     return busy + pace.mean * usual / 1000
@@ -243,46 +260,46 @@ def deepest(queue: Sequence[Sample], free: Mapping[int, float], pace: Pace) -> t
     """How deep each sample goes: all equally deep, as deep as everybody is in time; whoever comes behind the deadline
     that sets this goes deeper if that holds. Returns the plan, and where each sample goes. queue: by deadline."""
     first = min(free.values())
-    own = {sample.id: own_target(sample, free.get(_worker(sample), first), pace) for sample in queue}
+    own = [
+        own_target(sample, first if sample.worker is None else free.get(sample.worker, first), pace) for sample in queue
+    ]
     ladder = depths_of(queue)
-
-    def at(depth: float, held: int, below: float) -> Plan:
-        """The first samples stay below, the others go to a depth."""
-        depths = {one.id: min(depth, below) if place < held else depth for place, one in enumerate(queue)}
-        return best_plan(work_at(queue, depths, own), free, pace)
-
-    def search(held: int, below: float) -> tuple[int, Plan]:
-        low, high, found = 0, len(ladder) - 1, None  # the deepest is tried first: it mostly holds
-        middle = 0
-        while low <= high:
-            plan = at(ladder[middle], held, below)
-            if plan.late is None:
-                high, found = middle - 1, plan
-            else:
-                low, critical[middle] = middle + 1, plan.late
-            middle = (low + high) // 2
-        return low, found or at(0.0, held, below)
-
-    critical: dict[int, float] = {}
-    place, plan = search(0, 1.0)
-    depth = ladder[min(place, len(ladder) - 1)]
-    held, deeper = len(queue), depth
-    if 0 < place < len(ladder):
-        behind = bisect_right(queue, critical[place - 1], key=lambda one: one.deadline)
+    place, critical = _deepest_place(queue, own, ladder, 0, 1.0, free, pace)
+    depth = further = ladder[place]
+    held = len(queue)
+    if critical is not None and place > 0:
+        behind = bisect_right(queue, critical, key=lambda one: one.deadline)
         if behind < len(queue):
-            critical.clear()
-            further, other = search(behind, depth)
-            if further < place and other.late is None:
-                plan, held, deeper = other, behind, ladder[further]
+            deeper, _ = _deepest_place(queue, own, ladder[: place + 1], behind, depth, free, pace)
+            held, further = behind, ladder[deeper]
+    plan = best_plan(work_at(queue, own, further, held, depth), free, pace)
     goes = {}
     for number, sample in enumerate(queue):
-        target = sample.target(min(depth, deeper) if number < held else deeper)
-        goes[sample.id] = max(min(target, own[sample.id]), sample.cheapest())
+        target = sample.target(min(depth, further) if number < held else further)
+        goes[sample.id] = max(min(target, own[number]), sample.cheapest())
     return plan, goes
 
 
-def _worker(sample: Sample) -> int:
-    return -1 if sample.worker is None else sample.worker
+def _deepest_place(
+    queue: Sequence[Sample],
+    own: Sequence[int],
+    ladder: Sequence[float],
+    held: int,
+    below: float,
+    free: Mapping[int, float],
+    pace: Pace,
+) -> tuple[int, float | None]:
+    """The place on a ladder of depths, the deepest first, of the first that holds, and the deadline that forbids the
+    one before; the last place, if none does. The deepest is tried first: it mostly holds."""
+    low, high, middle, critical = 0, len(ladder) - 1, 0, None
+    while low <= high:
+        late = holds_until(work_at(queue, own, ladder[middle], held, below), free, pace)
+        if late is None:
+            high = middle - 1
+        else:
+            low, critical = middle + 1, late
+        middle = (low + high) // 2
+    return min(low, len(ladder) - 1), critical
 
 
 def next_chunk(plan: Plan, worker: int) -> Chunk | None:

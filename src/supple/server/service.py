@@ -26,6 +26,7 @@ from supple.server.requests import Answer, Given, Options, Refusal
 from supple.server.served import Served, Way
 from supple.server.slots import Slots
 from supple.tasks import get_task
+from supple.text import say
 
 RECENT_S = 10.0  # that `load` looks back
 STEP_S = 0.02  # between looks whether everybody has an answer, when the service ends
@@ -341,14 +342,13 @@ class Service:
         if done.final and ticket.deadline_ms is not None and elapsed > ticket.deadline_ms:
             ticket.told(Refusal(504, "late", "The answer was not ready within its deadline."))
             return
-        point = job.track.points[job.answered]
+        point = job.track.points[done.place]
         assert point is not None
-        assert job.logits is not None
         temperatures = {} if way.policy is None else dict(zip(map(str, way.policy.points), way.policy.temperatures))
         (prediction,) = predictions(
             get_task(ticket.served.task),
             ticket.served.classes,
-            [Reached(point, job.logits, done.reason)],
+            [Reached(point, done.logits, done.reason)],
             temperatures,
             way.options or {},
             elapsed_ms=elapsed,
