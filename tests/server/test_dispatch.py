@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulated import Arrival, Simulation, capacity, chain, poisson, widths
@@ -98,6 +98,7 @@ def test_two_workers_carry_twice_as_much():
 arrivals_of_any_kind = st.lists(st.tuples(st.floats(0, 0.5), st.floats(1, 300), st.booleans()), min_size=1, max_size=25)
 
 
+@settings(deadline=None)
 @given(arrivals_of_any_kind, st.sampled_from([chain(4, 6.0), chain(3, 9.0, gain=0.5), widths(8, 25)]))
 def test_whoever_is_let_in_is_answered_in_time_while_the_costs_are_right(given_, track):
     last = len(track.points) - 1

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulated import chain, widths
@@ -170,6 +170,7 @@ def queues(draw, most: int = 12):
     return sorted(found, key=lambda one: (one.deadline, one.id))
 
 
+@settings(deadline=None)
 @given(queues(), paces)
 def test_nothing_is_let_in_that_cannot_end_in_time_at_its_cheapest(queue, pace):
     *rest, new = queue
@@ -178,6 +179,7 @@ def test_nothing_is_let_in_that_cannot_end_in_time_at_its_cheapest(queue, pace):
         assert ends_in_time(new, new.cheapest(), 0.0, pace)
 
 
+@settings(deadline=None)
 @given(queues(), paces)
 def test_more_load_never_lets_anybody_go_deeper(queue, pace):
     *fewer, _ = queue
@@ -191,6 +193,7 @@ def test_more_load_never_lets_anybody_go_deeper(queue, pace):
         assert before[least.id] >= goes[least.id]
 
 
+@settings(deadline=None)
 @given(queues(), paces)
 def test_within_a_chunk_and_between_chunks_the_earliest_deadline_goes_first(queue, pace):
     plan, _ = deepest(queue, IDLE, pace)
@@ -200,6 +203,7 @@ def test_within_a_chunk_and_between_chunks_the_earliest_deadline_goes_first(queu
         assert len({(one.track, one.worker) for one in chunk.samples}) == 1
 
 
+@settings(deadline=None)
 @given(queues(), paces)
 def test_nobody_is_sent_further_than_it_may_or_can_alone(queue, pace):
     _, goes = deepest(queue, IDLE, pace)
@@ -208,6 +212,7 @@ def test_nobody_is_sent_further_than_it_may_or_can_alone(queue, pace):
         assert goes[one.id] in one.choices or goes[one.id] == one.answered
 
 
+@settings(deadline=None)
 @given(queues(), paces)
 def test_a_plan_that_holds_still_holds_when_its_first_chunk_has_run(queue, pace):
     exact = Pace(pace.mean, 0.0, pace.overhead_ms)

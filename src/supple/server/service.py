@@ -380,9 +380,9 @@ class Service:
                     await self._decoders.replace(model, *preparation)
             except SuppleError as error:
                 crew.close()
-                raise Refusal(
-                    422, "invalid_options", f"The new {model} cannot be served: {error.cause}"[:300]
-                ) from None
+                say(f"the new {model} cannot be served, and the old one goes on: {error.cause}")
+                cause = error.cause.replace(str(self._openings[model].source), "its folder")  # no path is told
+                raise Refusal(422, "invalid_options", f"The new {model} cannot be served: {cause}"[:300]) from None
             except BaseException:
                 crew.close()
                 raise
