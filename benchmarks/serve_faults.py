@@ -149,10 +149,13 @@ async def settled(target: Target) -> None:
 async def reloads(s: Settings) -> Result:
     """200 reloads, one after the other, at half load."""
     server, target = await started_supple(s, "--allow-reload")
-    count = s.count(200, 5)
+    count, usual = s.count(200, 5), len(server.tree())
     try:
         yard = await measure(target, pictures_in(s.pictures), s.seconds(5))
         pool, codes, sizes = Pool(target.port), [], [server.rss()]
+
+        async def old_gone() -> bool:
+            return len(server.tree()) <= usual
 
         async def reload_all() -> None:
             path = "/v1/models/model/reload"
@@ -160,6 +163,7 @@ async def reloads(s: Settings) -> Result:
             for _ in range(count):
                 outcome = await pool.ask(Request(head, kind="reload"))
                 codes.append(outcome.status)
+                await until(old_gone, 30, "the old model is gone")
                 sizes.append(server.rss())
 
         found = await under_load(s, target, yard, 0.5, reload_all)

@@ -15,7 +15,8 @@ from serve_scenarios import Result
 from serve_target import Picture, Settings, Target, pictures_in, points_of, started_supple, throughput
 
 MOST_MS, LEAST_SHARE = 1.5, 0.9
-WIDTH = 16  # clients
+WIDTH, ROUNDS = 16, 4  # clients; measurements of each server
+Rounds = dict[str, list[float]]  # by server
 BARE = """
 import sys, time
 import supple
@@ -60,7 +61,7 @@ async def overhead(s: Settings) -> Result:
         singly = {point: await one_by_one(s, target, pictures, point) for point in (points[0], points[-1])}
     finally:
         server.stop()
-    rates = await in_turn(s, pictures, points[0])
+    rates, spent = await in_turn(s, pictures, points[0])
     rows = []
     for point, (bare, served) in singly.items():
         extra = statistics.median(served) - statistics.median(bare)
@@ -74,8 +75,10 @@ async def overhead(s: Settings) -> Result:
     rows.append(Row(f"{points[0]}, requests/s of {WIDTH} clients: supple, plain FastAPI", f"{own:.1f}, {plain:.1f}"))
     goal = f"at least {100 * LEAST_SHARE:g} %"
     rows.append(Row("throughput over that of plain FastAPI", f"{100 * share:.1f} %", goal, share >= LEAST_SHARE))
+    cpu = ", ".join(f"{statistics.median(spent[name]):.2f}" for name in ("supple", "fastapi"))
+    rows.append(Row("ms of the processor for each of these: supple, plain FastAPI", cpu))
     times = {point: {"bare": quantiles(b, 50, 99), "served": quantiles(v, 50, 99)} for point, (b, v) in singly.items()}
-    return rows, {"singly": times, "rates": rates}
+    return rows, {"singly": times, "rates": rates, "cpu_ms": spent}
 
 
 async def one_by_one(
@@ -104,20 +107,25 @@ async def one_by_one(
     return bare_ms[warm:], served_ms[warm:]
 
 
-async def in_turn(s: Settings, pictures: Sequence[Picture], point: str, rounds: int = 4) -> dict[str, list[float]]:
-    """Answers per second; both servers stand all the time, and are asked in turn."""
+async def in_turn(s: Settings, pictures: Sequence[Picture], point: str) -> tuple[Rounds, Rounds]:
+    """Answers per second, and ms of the processor per answer; both servers stand all the time, and are asked in turn."""
     (own, own_target), (plain, plain_target) = (
         await started_supple(s),
         start("fastapi", s.export, s.server_core, point=point),
     )
-    rates: dict[str, list[float]] = {"supple": [], "fastapi": []}
+    rates: Rounds = {"supple": [], "fastapi": []}
+    spent: Rounds = {"supple": [], "fastapi": []}
     try:
         await plain.ready()
-        for _ in range(rounds):
-            for target in (own_target, plain_target):
-                rate, _ = await throughput(target, pictures, WIDTH, s.seconds(10), point=point)
+        for target in (own_target, plain_target):
+            await throughput(target, pictures, WIDTH, s.seconds(2), point=point)
+        for _ in range(ROUNDS):
+            for server, target in ((own, own_target), (plain, plain_target)):
+                before = server.cpu_s()
+                rate, outcomes = await throughput(target, pictures, WIDTH, s.seconds(10), warm_s=0, point=point)
                 rates[target.name].append(rate)
+                spent[target.name].append(1000 * (server.cpu_s() - before) / len(outcomes))
     finally:
         own.stop()
         plain.stop()
-    return rates
+    return rates, spent

@@ -109,13 +109,14 @@ class Yardstick:
 
 
 async def throughput(
-    target: Target, pictures: Sequence[Picture], width: int, seconds: float, **options: object
+    target: Target, pictures: Sequence[Picture], width: int, seconds: float, warm_s: float = WARM_S, **options: object
 ) -> tuple[float, list[Outcome]]:
     """Answers per second of so many clients that ask one thing after the other; others than answers end the run."""
     pool = Pool(target.port)
     try:
         one: Callable[[int], Request] = lambda i: target.request(pictures[i % len(pictures)], **options)
-        await closed_loop(pool, one, width, min(WARM_S, seconds))
+        if warm_s > 0:
+            await closed_loop(pool, one, width, min(warm_s, seconds))
         outcomes, took = await closed_loop(pool, one, width, seconds)
     finally:
         await pool.close()
