@@ -23,14 +23,15 @@ from supple.data.registry import load
 from supple.machine import machine
 from supple.recipe import Recipe, make_recipe
 
-LIMIT, HOLDOUT, TEST = 4000, 500, 1000
+LIMIT, TEST = 4000, 1000
+HELD = 8  # one picture for validation for so many to train on
 EPOCHS = (4, 30)  # of the classifier, for which the whole network runs each time, and of the branches
 BRANCH = {"name": "linear", "norm": True, "read": "mean"}
 AT = ["blocks.2", "blocks.5", "blocks.8"]
 
 
 def recipe(given: argparse.Namespace, method: dict[str, Any], **train: Any) -> Recipe:
-    data = {"name": given.data, "size": given.size, "limit": given.images, "holdout": HOLDOUT, "test_limit": TEST}
+    data = {"name": given.data, "size": given.size, **numbers(given)}
     usual = {"optimizer": "adam", "weight_decay": 0.0, "schedule": "cosine", "threads": 1, "precision": "fp32"}
     document = {
         "data": {**data, "batch_size": 50},
@@ -40,6 +41,11 @@ def recipe(given: argparse.Namespace, method: dict[str, Any], **train: Any) -> R
         "train": {**usual, "compile": "off", **train},
     }
     return make_recipe(document)
+
+
+def numbers(given: argparse.Namespace) -> dict[str, int]:
+    """Of pictures; the same ones are drawn each time."""
+    return {"limit": given.images, "holdout": given.images // HELD, "test_limit": given.test}
 
 
 def trained(given: argparse.Namespace) -> supple.Run:
@@ -57,10 +63,10 @@ def trained(given: argparse.Namespace) -> supple.Run:
     return run
 
 
-def write_pictures(data: str, limit: int, out: Path) -> int:
+def write_pictures(given: argparse.Namespace, out: Path) -> int:
     """The test images that the run is scored on, as files; how many. Nothing is taken out of their pixels."""
     as_they_are = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
-    test = load(data, limit=limit, holdout=HOLDOUT, test_limit=TEST, **as_they_are).test
+    test = load(given.data, **numbers(given), **as_they_are).test
     pixels, labels = test.batch(torch.arange(len(test)))
     for number, (picture, label) in enumerate(zip(pixels.mul(255).round().byte(), labels)):
         file = out / test.classes[int(label)] / f"{number:05d}.png"
@@ -89,12 +95,13 @@ def main() -> None:
     parser.add_argument("--data", default="cifar100", choices=("cifar10", "cifar100"))
     parser.add_argument("--size", type=int, default=224, help="pixels: a multiple of 16")
     parser.add_argument("--images", type=int, default=LIMIT, help="to train on")
+    parser.add_argument("--test", type=int, default=TEST, help="to test with, and to send")
     parser.add_argument("--epochs", type=float, default=1.0, help="times the usual number")
     given = parser.parse_args()
     began = time.monotonic()
     run = trained(given)
     export = supple.export(given.out, to="onnx", progress=True).folder
-    count = write_pictures(given.data, given.images, given.out / "pictures")
+    count = write_pictures(given, given.out / "pictures")
     print(f"{machine()}, {time.monotonic() - began:.0f} s, {count} pictures in {given.out / 'pictures'}\n")
     print("| point | accuracy, test images | ms, one thread, from a file |")
     print("|---|---|---|")

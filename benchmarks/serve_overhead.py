@@ -108,11 +108,9 @@ async def one_by_one(
 
 
 async def in_turn(s: Settings, pictures: Sequence[Picture], point: str) -> tuple[Rounds, Rounds]:
-    """Answers per second, and ms of the processor per answer; both servers stand all the time, and are asked in turn."""
-    (own, own_target), (plain, plain_target) = (
-        await started_supple(s),
-        start("fastapi", s.export, s.server_core, point=point),
-    )
+    """Answers per second, and ms of the processor per answer. Both servers stand, and are asked in turn."""
+    own, own_target = await started_supple(s)
+    plain, plain_target = start("fastapi", s.export, s.server_core, point=point)
     rates: Rounds = {"supple": [], "fastapi": []}
     spent: Rounds = {"supple": [], "fastapi": []}
     try:
