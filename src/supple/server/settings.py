@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from supple.errors import RecipeError
+from supple.networks import located
 
 MEGABYTE = 1_000_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -53,13 +54,13 @@ def is_loopback(host: str) -> bool:
 
 
 def named_sources(given: Iterable[str]) -> dict[str, Path]:
-    """`FOLDER`, served under the name of the folder, or `NAME=FOLDER`."""
+    """`FOLDER`, served under the name of the folder, or `NAME=FOLDER`; a network that ships by its name."""
     sources: dict[str, Path] = {}
     for text in given:
         name, equals, folder = text.partition("=")
         if not equals or Path(text).exists() or not _NAME.fullmatch(name):
             name, folder = "", text
-        path = Path(folder)
+        path = Path(located(folder))
         name = name or path.resolve().name
         if not _NAME.fullmatch(name):
             cure = f"Give it another one, of letters, digits, dots and dashes: NAME={folder}."
