@@ -223,16 +223,19 @@ def test_dimensions_are_sorted_once_and_the_network_computes_what_it_did():
     assert torch.equal(model(x, "width=0.5"), narrow)
 
 
-def test_settling_finds_the_statistics_of_every_narrow_width():
+@pytest.mark.parametrize("width", [0.5, 1.0])
+def test_settling_finds_the_statistics_of_every_width_and_its_exits(width):
     model = convolutional()
     batches = [(torch.randn(16, *SHAPE), None) for _ in range(2)]
-    own = model.backbone.blocks[0][1][2].running_mean.clone()
     model.settle(batches)
-    seen = [model.backbone.blocks[0][0](x) for x, _ in batches]
-    conv = model.view(0.5).backbone.blocks[0][1]
+    network = model.view(width).backbone
+    seen = [network.blocks[0][0](x) for x, _ in batches]
+    conv = network.blocks[0][1]
     means = torch.stack([conv[1](conv[0](x)).mean((0, 2, 3)) for x in seen]).mean(0)
     assert_close(conv[2].running_mean, means, atol=1e-5, rtol=1e-4)
-    assert torch.equal(model.backbone.blocks[0][1][2].running_mean, own)  # the full width met every batch
+    norms = [part for part in network.modules() if isinstance(part, nn.BatchNorm2d)]
+    assert len(norms) == 6 + 3  # two in each group, one in the head of each early exit
+    assert all(int(norm.num_batches_tracked) == 2 for norm in norms)
 
 
 RECIPE = {

@@ -31,7 +31,9 @@ class Batches(Protocol):
         self, seed: int, epoch: int, first: int, size: int, share: tuple[int, int] = (0, 1)
     ) -> Iterator[Batch]: ...  # of an epoch, from a step on; of every batch the share of a process: which, of how many
     def in_order(self, size: int) -> Iterator[tuple[Any, Any, int]]: ...  # each with its number of samples
-    def drawn(self, count: int, size: int, seed: int) -> Iterator[Batch]: ...  # about so many samples
+    def drawn(
+        self, count: int, size: int, seed: int, augmented: bool = False
+    ) -> Iterator[Batch]: ...  # about so many samples; augmented: as in training, where the data can be
 
 
 def as_batches(data: Any) -> Batches:
@@ -83,9 +85,11 @@ class Indexed:
         for indices in torch.split(torch.arange(len(self.data)), size):
             yield *self.data.batch(indices), len(indices)
 
-    def drawn(self, count: int, size: int, seed: int) -> Iterator[Batch]:
-        order = torch.randperm(len(self.data), generator=generator(seed, -1))[:count]
-        return (self.data.batch(indices) for indices in torch.split(order, size) if len(indices) > 1)
+    def drawn(self, count: int, size: int, seed: int, augmented: bool = False) -> Iterator[Batch]:
+        rng = generator(seed, -1)
+        order = torch.randperm(len(self.data), generator=rng)[:count]
+        how = rng if augmented else None
+        return (self.data.batch(indices, how) for indices in torch.split(order, size) if len(indices) > 1)
 
 
 class Picked:
@@ -186,7 +190,7 @@ class Stream:
     def in_order(self, size: int) -> Iterator[tuple[Any, Any, int]]:
         return ((x, y, _count(x)) for x, y in self._batches())
 
-    def drawn(self, count: int, size: int, seed: int) -> Iterator[Batch]:
+    def drawn(self, count: int, size: int, seed: int, augmented: bool = False) -> Iterator[Batch]:
         self._seed(seed, -1)
         seen = 0
         for x, y in self._batches():

@@ -107,11 +107,11 @@ class Elastic(Widths):
         self.sorted.fill_(True)
 
     def settle(self, loader: Batches, points: Iterable[AnyPoint] = ()) -> None:
-        """The statistics of every narrow width, all its exits included: a training that draws points meets each of
-        them now and then."""
+        """The statistics of every width, all its exits included: a training that draws points meets each of them now
+        and then, and averaged weights have met none."""
         self.add_points(points)
         if self.norms is not None:
-            pairs = itertools.product(self.widths, self.inner.points)
+            pairs = itertools.product((*self.widths, 1.0), self.inner.points)
             settle_norms(self, loader, [point._replace(width=width) for width, point in pairs])
 
 

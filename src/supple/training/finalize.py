@@ -38,9 +38,12 @@ def settled_points(settings: Train) -> list[Point]:
 
 
 def settle(model: FlexibleModel, train: Any, val: Any, points: list[Point], seed: int) -> None:
-    """Settles a model on some training or validation images, as it wants; not augmented."""
-    data = as_batches(val if model.settles_on == "validation" else train)
-    model.settle(data.drawn(SETTLED_ON, 256, seed), points)
+    """Settles a model on some training or validation images, as it wants. Training images are augmented as they were
+    when its weights learnt: these expect the statistics of such images, also where they answer for others.
+    """
+    held = model.settles_on == "validation"
+    data = as_batches(val if held else train)
+    model.settle(data.drawn(SETTLED_ON, 256, seed, augmented=not held), points)
 
 
 def score_and_save(
