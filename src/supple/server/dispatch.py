@@ -22,10 +22,12 @@ from supple.server.schedule import (
     admits,
     deepest,
     ends_in_time,
+    holds_until,
     next_chunk,
     own_ms,
     own_target,
     retry_after_s,
+    work_at,
 )
 
 AROUND_MS = 2.0  # of a deadline is kept for what happens behind the model: an answer in hand is given then
@@ -427,8 +429,10 @@ class Dispatcher:
         if not any(hand.busy is not None and hand.busy.target > hand.busy.run.place for hand in self.hands.values()):
             return
         pace, around = self.pace(), AROUND_MS / 1000
-        queue = self._unfinished()
-        plan, goes = deepest(queue, {worker: time + around for worker, time in self.free(now).items()}, pace)
+        queue, free = self._unfinished(), {worker: time + around for worker, time in self.free(now).items()}
+        if holds_until(work_at(queue, None, 1.0), free, pace) is None:
+            return  # everybody goes as deep as may be
+        plan, goes = deepest(queue, free, pace)
         if plan.late is None and not self._uneven(queue, goes):
             return
         cut = self._cut(now)
