@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from serve_client import open_loop
+from serve_client import Pool, open_loop, until
 from serve_count import Figures, Row, arrivals, figures, histogram, percent
 from serve_process import Started, free_port
 from serve_target import Picture, Settings, Target, Yardstick
@@ -118,7 +118,8 @@ def ray(given: argparse.Namespace) -> None:
         async def __call__(self, request: Request) -> dict[str, str]:
             return await self.together(await request.body())
 
-    ray_.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=10**8)
+    here = {"_node_ip_address": "127.0.0.1", "include_dashboard": False, "log_to_driver": False}
+    ray_.init(num_cpus=2, object_store_memory=10**8, **here)
     serve.start(http_options={"host": "127.0.0.1", "port": given.port})
     made = Deployed.bind(given.export, given.point, given.sleep_ms, str(Path(__file__).parent))  # type: ignore[attr-defined]
     serve.run(made, route_prefix="/predict")
@@ -153,7 +154,6 @@ async def beside(
     s: Settings, pictures: Sequence[Picture], yard: Yardstick, count: int, own: Figures, times: float = 2
 ) -> tuple[list[Row], dict[str, Any]]:
     """The load of figure 1 on each baseline that was asked for."""
-    from serve_client import Pool
     from serve_scenarios import DEADLINE
 
     rows, facts = [], {}
@@ -162,10 +162,9 @@ async def beside(
         server, target = start(name, s.export, s.server_core, full_ms=yard.full_ms, deadline_ms=deadline_ms)
         try:
             await server.ready(READY[name])
+            await warmed(target, pictures)
             pool = Pool(server.port)
             await pool.prepare(16)
-            for picture in pictures[:20]:
-                await pool.ask(target.request(picture))
             requests = target.requests(pictures, [deadline_ms] * count)
             found = figures(await open_loop(pool, requests, arrivals(times * yard.capacity, count, 3600, s.seed)))
             await pool.close()
@@ -180,6 +179,19 @@ async def beside(
         rows.insert(1, Row("supple: accuracy, p50 and p99 of answers", accuracy_and_times(own)))
         rows.insert(2, Row("supple: points", histogram(own.points)))
     return rows, facts
+
+
+async def warmed(target: Target, pictures: Sequence[Picture], calls: int = 20) -> None:
+    """Some answers, one after the other; Ray's proxy says that it is healthy before there is anything behind it."""
+    pool = Pool(target.port)
+
+    async def answers() -> bool:
+        return (await pool.ask(target.request(pictures[0]))).status == 200
+
+    await until(answers, 120, f"an answer of {target.name}")
+    for picture in pictures[:calls]:
+        await pool.ask(target.request(picture))
+    await pool.close()
 
 
 def shares(found: Figures) -> str:
