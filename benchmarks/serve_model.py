@@ -23,7 +23,7 @@ from supple.data.registry import load
 from supple.machine import machine
 from supple.recipe import Recipe, make_recipe
 
-LIMIT, TEST = 4000, 1000
+LIMIT, TEST = 2000, 1000
 HELD = 8  # one picture for validation for so many to train on
 EPOCHS = (4, 30)  # of the classifier, for which the whole network runs each time, and of the branches
 BRANCH = {"name": "linear", "norm": True, "read": "mean"}
@@ -105,7 +105,7 @@ def main() -> None:
     print(f"{machine()}, {time.monotonic() - began:.0f} s, {count} pictures in {given.out / 'pictures'}\n")
     print("| point | accuracy, test images | ms, one thread, from a file |")
     print("|---|---|---|")
-    scores = {row.point: row.score for row in supple.evaluate(run.folder) if row.score is not None}
+    scores = {row.point: row.score for row in run.model.ladder if row.score is not None}
     for point, ms in times(export, given.out / "pictures").items():
         print(f"| {point} | {100 * scores[point]:.1f} % | {ms:.1f} |")
 
