@@ -17,19 +17,19 @@ SLIDE = "(slider, to) => { slider.value = to; slider.dispatchEvent(new Event('in
 def try_out(page: Page, given: argparse.Namespace) -> None:
     """A sample, a deadline, then a burst; afterwards the chart has seen points shrink and recover."""
     page.goto(f"http://127.0.0.1:{given.port}/")
+    expect(page.locator("#exits tr").first).to_be_visible()
+    slide_to(page, given.deadline_ms)
     page.click(f"[data-sample={given.sample}]")
     expect(page.locator("#exits .chosen")).to_be_visible(timeout=30_000)
     page.locator("#load-now").scroll_into_view_if_needed()
     for deadline in given.burst_ms:
         page.wait_for_timeout(3000)
         page.fill("#count", str(given.count))
-        page.fill("#within", str(deadline))
+        page.fill("#within", f"{deadline:g}")
         page.click("#send")
         expect(page.locator("#send")).to_be_enabled(timeout=120_000)
         print(page.inner_text("#burst-result"))
     page.wait_for_timeout(6000)
-    slide_to(page, given.deadline_ms)
-    page.wait_for_timeout(1500)
     print(page.inner_text("#deadline-text"), page.inner_text("#answer").replace("\n", " "), sep=": ")
 
 

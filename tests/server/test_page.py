@@ -68,6 +68,7 @@ def test_a_picture_is_given_in_any_way_and_every_exit_answers(opened: Any, tiny:
     says(page, "#others", "Less likely: truck 4 %")
     assert [text.split("\n")[0] for text in page.locator("#exits th").all_inner_texts()] == [row[0] for row in ROWS]
     assert page.locator("#exits td:last-child").all_inner_texts() == ["2.4 ms", "6.9 ms", "14 ms", "31 ms\nanswered"]
+    assert not page.locator("#notice, #token-form, #model").filter(visible=True).count()
     assert page.locator("#preview").evaluate("(picture) => picture.naturalWidth") == 224
     assert tiny.asked[-1]["kind"] == "image/png"
     assert tiny.asked[-1]["bytes"] == SHIP.stat().st_size
@@ -273,6 +274,17 @@ def test_too_little_time_is_said_and_not_tried_again(opened: Any, tiny: Tiny):
     says(page, "#label", "Too little time")
     says(page, "#why", "The cheapest point takes 2 ms")
     assert "Asking again" not in page.inner_text("#why")
+
+
+@system
+def test_what_was_late_leaves_the_exits_that_came_before(opened: Any, tiny: Tiny):
+    tiny.cut = Refused(504, "late", "The answer was not ready within its deadline.")
+    page = opened()
+    page.click("[data-sample=ship]")
+    says(page, "#why", "exit=3 answered after 14 ms")
+    says(page, "#why", "not ready within its deadline. This exit had come before.")
+    says(page, "#exits .chosen", "exit=3")
+    assert page.locator("#exits .passed").count() == 2
 
 
 @system

@@ -180,8 +180,8 @@ function take(model) {
     const full = model.ladder.findLast(({ expected_ms: time }) => known(time))?.expected_ms ?? 50;
     const [low, high] = range(model);
     $("deadline").value = Math.round((STEPS * Math.log(Math.max(2 * full, 20) / low)) / Math.log(high / low));
-    $("within").value = Number((10 * full).toPrecision(2));
     $("count").value = 100;
+    $("within").value = Number((100 * (0.4 * full + 2)).toPrecision(2)); // too little for full, enough for something
   }
   if (before && before.accepts?.kind !== model.accepts?.kind) forget();
   offer();
@@ -273,7 +273,7 @@ async function predict() {
     }
     state.final ??= [...state.answers.values()].at(-1);
     render();
-    if (state.final) succeeded(state.final);
+    if (state.final) succeeded(state.final, REASONS[state.final.reason] ?? `Reason: ${state.final.reason}.`);
   } catch (problem) {
     if (asking !== state.asking || problem.name === "AbortError") return;
     if (first) clear();
@@ -285,11 +285,10 @@ async function predict() {
 
 const sureness = ({ label, scores }) => scores?.find((one) => one.label === label)?.score;
 
-function succeeded(answer) {
+function succeeded(answer, reason) {
   const sure = sureness(answer);
   const waited = answer.queue_ms >= 0.1 ? `, ${digits(answer.queue_ms)} of them decoding and waiting` : "";
   const late = answer.in_time === false ? " The deadline had passed." : "";
-  const reason = REASONS[answer.reason] ?? `Reason: ${answer.reason}.`;
   const others = (answer.scores ?? []).filter(({ label, score }) => label !== answer.label && score >= 0.005).slice(0, 3);
   const list = others.map(({ label, score }) => `${label} ${percent(score)}`).join(", ");
   const why = `${answer.point} answered after ${ms(answer.queue_ms + answer.compute_ms)}${waited}. ${reason}${late}`;
@@ -297,7 +296,10 @@ function succeeded(answer) {
 }
 
 function failed(problem) {
+  const before = problem.code === "late" ? [...state.answers.values()].at(-1) : null;
+  state.final = before ?? null;
   render();
+  if (before) return succeeded(before, `${problem.message} This exit had come before.`);
   const wait = problem.status === 401 ? 0 : problem.again;
   const hopeless = problem.code === "overloaded" && !wait; // it would be refused on an idle server, too
   const again = wait ? ` Asking again in ${digits(wait)} s.` : "";
