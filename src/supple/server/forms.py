@@ -1,5 +1,6 @@
 """The parts of a multipart body that is already in memory. Without torch, and without temporary files."""
 
+import logging
 from dataclasses import dataclass, field
 
 from python_multipart.exceptions import FormParserError
@@ -7,6 +8,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 
 from supple.server.requests import Refusal
 
+logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # who sent it is told; the log has a line already
 MOST_HEADER = 8192  # bytes of the headers of one part
 
 
