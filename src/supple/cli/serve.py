@@ -4,26 +4,25 @@ import typer
 
 
 def serve(
-    models: Annotated[list[str], typer.Argument(help="Runs and exported folders; NAME=FOLDER sets a name.")],
+    models: Annotated[list[str], typer.Argument(help="Runs, exported folders, or NAME=FOLDER.")],
     engine: Annotated[str, typer.Option(help="auto (the fastest), torch, onnxruntime or openvino.")] = "auto",
     precision: Annotated[str | None, typer.Option(help="fp32, bf16 or int8; default: see docs/engines.md.")] = None,
     port: Annotated[int, typer.Option(help="0: any that is free.")] = 8000,
     host: Annotated[str, typer.Option(help="Any but loopback needs --token or --no-auth.")] = "127.0.0.1",
     workers: Annotated[int, typer.Option(help="Processes of one thread that compute.")] = 1,
-    decoders: Annotated[int, typer.Option(help="Processes that open files.")] = 1,
-    slots: Annotated[int, typer.Option(help="Inputs that are inside at the same time.")] = 256,
+    decoders: Annotated[int, typer.Option(help="Processes that open files.", hidden=True)] = 1,
+    slots: Annotated[int, typer.Option(help="Inputs that are inside at once.")] = 256,
     max_batch: Annotated[int, typer.Option(help="Inputs that are computed together.")] = 32,
-    timeout_ms: Annotated[float, typer.Option(help="The deadline of requests that name none.")] = 30_000,
+    timeout_ms: Annotated[float, typer.Option(help="The longest deadline.", hidden=True)] = 30_000,
     max_body_mb: Annotated[float, typer.Option(help="Of one request, unpacked.")] = 20,
-    max_pixels: Annotated[int | None, typer.Option(help="Of a picture; default: as trained.")] = None,
+    max_pixels: Annotated[int | None, typer.Option(help="Of a picture.", hidden=True)] = None,
     token: Annotated[str | None, typer.Option(envvar="SUPPLE_TOKEN", help="That requests must bear.")] = None,
     no_auth: Annotated[bool, typer.Option("--no-auth", help="Any host, and no token.")] = False,
     allow_reload: Annotated[bool, typer.Option("--allow-reload", help="POST .../reload opens a model again.")] = False,
     drain_s: Annotated[float, typer.Option(help="For answers under way after SIGTERM.")] = 30,
 ) -> None:
-    """Answers over HTTP until SIGTERM or Ctrl-C, within deadlines; under load they become cheaper before they are
-    refused. A page to try it is at /, the API at /docs; Triton's clients work, too. Its log is stdout: docs/serve.md.
-    """
+    """The page is at /, the API at /docs; Triton's clients work, too; stdout is the log. SIGTERM and Ctrl-C end it when
+    all is answered."""
     from supple.server import running
 
     running.serve(
