@@ -1,10 +1,14 @@
 """The figures of the networks worth having, and of token merging: goals and tables by hand."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import torch
+from torch.utils.data import TensorDataset
 
+import compare_measure
 from supple.data.parts import labelled
-from supple.experiments.results import pack
+from supple.experiments.results import pack, unpack
 from token_merging import joined, table
 from zoo import early_enough, full_at_least, near_enough, page, policy_pays
 
@@ -65,6 +69,34 @@ def test_a_policy_pays_where_it_is_fast_and_right():
 def test_the_page_names_what_was_missed():
     rows = [line for line in page(DOCUMENT).splitlines() if "**missed**" in line]
     assert [row.split("|")[1].strip() for row in rows] == ["a point of 91 %", "the policy, batch 32"]
+
+
+class Answering:
+    """A predictor that knows every answer; the policy's are late, but for the first ones."""
+
+    classes, policy = ("a", "b"), None
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def warm(self, batch: int) -> None:
+        pass
+
+    def predict(self, x, point=None, confident=False):
+        self.asked.append("policy" if confident else point)
+        return [SimpleNamespace(label=self.classes[int(one.mean())], point="exit=1") for one in x]
+
+
+def test_a_policy_answers_every_picture_and_is_timed_where_the_full_network_is(monkeypatch):
+    monkeypatch.setattr(compare_measure, "TIMED_BATCHES", 2)
+    labels = torch.tensor([0, 1, 1, 0, 1, 0, 0, 0])
+    pixels = labels.float()[:, None, None, None].expand(-1, 1, 2, 2)
+    one = Answering()
+    found = compare_measure.follow(one, TensorDataset(pixels, labels), 2)
+    assert one.asked == ["policy", "full", "full", "policy", "policy", "policy"]  # each is first as often
+    assert unpack(found["answers"]).tolist() == [100.0] * 8
+    assert found["where"] == {"exit=1": 8}
+    assert found["mean_ms"] > 0 < found["reference_ms"]
 
 
 def test_points_of_token_merging_that_lose_little_are_named():
