@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from supple.errors import DataError, LateError, PointError
-from supple.inference.engines import Graphs, Stage
+from supple.inference.engines import Graphs, Layer, Stage
 from supple.inference.latency import LatencyEstimator
 from supple.inference.predictor import Predictor
 from supple.inference.walk import walk
@@ -69,7 +69,7 @@ def predictor(engine: Chain, chain: bool = True, **settings) -> Predictor:
     facts = {"classes": ("a", "b", "c"), "preprocess": None, "ladder": ladder, "shape": (2,), **settings}
     made = Predictor(engine, graphs, task=TASKS["classes"], clock=engine.clock, **facts)
     made.warm()
-    engine.ran.clear()
+    getattr(engine, "ran", []).clear()
     return made
 
 
@@ -105,6 +105,41 @@ def test_plenty_of_time_runs_to_the_end():
     answer = ask(predictor(engine), deadline_ms=1000)
     assert engine.ran == [0, 1, 2]
     assert (answer.point, answer.reason) == ("full", "full")
+
+
+class Skipping:
+    """Two layers of 10 ms, whose gates let through who is above 0; all else takes no time."""
+
+    name, precision, takes_missing = "by hand", "fp32", False
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def clock(self) -> float:
+        return self.now
+
+    def run(self, role, state):
+        if role == "stem":
+            return state[0], np.zeros((len(state[0]), 0), np.float32)
+        if role == "gate":
+            return (np.concatenate([state[1], (state[0][:, :1] > 0).astype(np.float32)], 1),)
+        self.now += 0.01 if role == "block" else 0.0
+        return (np.zeros((len(state[0]), 3), np.float32) if role == "head" else state[0],)
+
+    def array(self, value):
+        return value
+
+    def close(self): ...
+
+
+def test_a_deadline_allows_for_a_sample_that_skips_no_layer():
+    layers = tuple(Layer(role, role) for role in ("stem", "gate", "block", "gate", "block", "head"))
+    made = predictor(Skipping(), graphs=Graphs({"skip=0.5": "skip=0.5", "full": "full"}, layers=layers))
+    step = ("point", "skip=0.5")
+    assert made.latency.expected_ms(step, 1) == pytest.approx(20)  # it was measured with zeros, which skip everything
+    for _ in range(300):
+        made.predict(X, point="skip=0.5")
+    assert made.latency.expected_ms(step, 1) == pytest.approx(20)
 
 
 def test_a_deadline_that_nothing_meets_is_answered_by_the_cheapest_and_marked():

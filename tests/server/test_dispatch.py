@@ -1,5 +1,7 @@
 """The queue as a whole, played through on a clock of its own: load, deaths, cancellations, answers that are none."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -52,6 +54,14 @@ def test_at_twice_the_capacity_answers_become_cheaper_and_stay_in_time(track):
     mean = np.mean([one.place for one in outcomes if one.answered])
     assert mean >= half - 1  # what half of the full model's time allows
     assert played.busy_s >= 0.95 * played.now
+
+
+def test_samples_that_skip_layers_do_not_make_the_machine_look_faster():
+    for skips, mean in ((True, 1.0), (False, 0.5)):
+        track = replace(widths(20, 40), skips=skips)
+        played = Simulation(poisson(track, 20, 200, lambda rng: 400), noise=lambda now: 0.5)
+        played.play()
+        assert played.queue.latency.mean == pytest.approx(mean)
 
 
 def test_pinned_to_full_at_twice_the_capacity_half_is_refused_and_the_others_are_in_time():

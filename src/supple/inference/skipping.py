@@ -8,9 +8,12 @@ import numpy as np
 
 from supple.inference.engines import Array, Engine, Layer, State
 
+WORST = -np.inf  # a threshold below every score
+
 
 def follow(engine: Engine, layers: tuple[Layer, ...], x: State, threshold: float | None) -> Array:
-    """The logits of a batch. Without a threshold all layers run and no gate is asked."""
+    """The logits of a batch. Without a threshold all layers run and no gate is asked; with that of WORST, all of them
+    run, too, and every gate is asked: that is what it takes at most."""
     state, scores = engine.run(layers[0].graph, x)
     rows: Array | None = None  # of the samples that run the next layer; None: all
     for layer in layers[1:-1]:

@@ -42,6 +42,7 @@ class Facts:
     shape: tuple[Any, ...]
     engine: str
     precision: str
+    skips: bool  # whether samples skip layers: its times are those of samples that skip none
     ladder: dict[str, Any]  # as JSON
     points: tuple[str, ...]  # each as a graph of its own
     stages: tuple[Stage, ...]  # of the chain

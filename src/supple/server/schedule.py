@@ -28,6 +28,7 @@ class Track:
     ms: tuple[tuple[float, ...], ...]  # usual ms of each place, for a batch of 1, 2, 3, ...
     choice: bool = False
     chain: bool = False
+    skips: bool = False  # whether `ms` are those of samples that skip no layer, and others take less
     _upto: tuple[tuple[float, ...], ...] = field(init=False, repr=False)
     batches: tuple[int, ...] = field(init=False)  # the sizes that pay, smallest first
 

@@ -150,7 +150,8 @@ class Served:
         return Track(self.name, tuple(stage.point for stage in facts.stages), rows_of(columns), chain=True)
 
     def _whole(self, points: tuple[str, ...], choice: bool) -> Track:
-        return Track(self.name, points, rows_of([curve(self.facts.whole[point]) for point in points]), choice=choice)
+        rows = rows_of([curve(self.facts.whole[point]) for point in points])
+        return Track(self.name, points, rows, choice=choice, skips=self.facts.skips)
 
     def _cascade(self, points: tuple[str, ...]) -> Track:
         if points not in self._cascades:

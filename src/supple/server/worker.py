@@ -197,6 +197,7 @@ def facts(name: str, made: Predictor, times: dict[str, Any]) -> Facts:
         made.shape,
         made.engine.name,
         made.engine.precision,
+        bool(made.graphs.layers),
         made.ladder_now().to_json(),
         tuple(made.graphs.points),
         made.graphs.stages,
@@ -232,7 +233,7 @@ def measured(model: Predictor, max_batch: int) -> dict[str, Any]:
                     heads.setdefault(k, {})[size] = _usual(partial(model.run_head, k, state))
             total += heads[k][size] if stage.body is None else 0.0
         for point in model.graphs.points:
-            whole.setdefault(point, {})[size] = _usual(partial(model.run_point, point, x))
+            whole.setdefault(point, {})[size] = _usual(partial(model.run_worst, point, x))
         total = total or max(times[size] for times in whole.values())
         if total > SLOW_MS and total / size > PAYS * last:
             break
