@@ -34,8 +34,8 @@ def serve(
     under the name of its folder, or `NAME=FOLDER`.
 
     workers: processes of one thread that compute. slots: inputs that are decoded or computed at the same time; what
-    comes beyond them waits or is refused. timeout_ms: the longest deadline, and that of requests that name none. max_pixels: of a
-    picture. drain_s: what requests that came before SIGTERM may take after it.
+    comes beyond them waits or is refused. timeout_ms: the longest deadline, and that of requests that name none.
+    max_pixels: of a picture. drain_s: what requests that came before SIGTERM may take after it.
     """
     must_be_installed()
     must_be_guarded(host, token, no_auth)
