@@ -354,6 +354,7 @@ def test_the_limit_holds_for_what_is_unpacked(client, path):
         ("deflate", b"", 400),
         ("identity", FILE, 200),
     ],
+    ids=("unknown", "two of them", "not packed", "cut off", "two members", "empty", "identity"),
 )
 def test_encodings_that_cannot_be_undone_are_refused(client, encoding, body, status):
     assert client.predict(body, headers={"content-encoding": encoding}).status_code == status

@@ -144,6 +144,18 @@ def ended(pid: int, within_s: float = 20.0) -> bool:
 # --- pictures -------------------------------------------------------------------------------------------------------
 
 
+def test_what_a_file_waits_for_a_decoder_is_not_part_of_its_time(bench: Bench) -> None:
+    file = saved(Image.new("RGB", (200, 200), "red"))
+
+    async def burst() -> list[float]:
+        return await asyncio.gather(*(bench.decoders.decode("model", file, k % 4) for k in range(20)))
+
+    began = bench.loop.time()
+    took = bench.run(burst())
+    assert min(took) > 0
+    assert sum(took) <= 1000 * (bench.loop.time() - began)  # one after the other
+
+
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "BMP", "TIFF", "PPM", "WEBP"])
 def test_the_slot_holds_what_the_models_own_preparation_gives(bench: Bench, kind: str) -> None:
     file = saved(noise(), kind)

@@ -10,15 +10,20 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import supple
 from supple import load
+from supple.data.preprocess import saved_preprocess
 from supple.errors import SuppleError
+from supple.server.dispatch import Done, Job
 from supple.server.requests import Answer, Options, Refusal
-from supple.server.service import Service
+from supple.server.schedule import Track
+from supple.server.served import Way
+from supple.server.service import Service, Ticket
 from supple.training.build import data_of
 
 
@@ -163,6 +168,35 @@ def test_a_stream_gives_every_exit_of_every_input_and_refuses_one_by_one(exporte
             assert [one.final for one in told[index]] == [False, False, True]
 
     served({"m": exported}, check)
+
+
+def test_a_stream_that_has_shown_an_exit_in_time_ends_with_it_when_the_next_one_is_late(tmp_path):
+    now, told = [0.0], []
+    service = Service({"m": tmp_path}, clock=lambda: now[0])
+    track = Track("m", ("exit=1", "full"), ((10.0, 10.0),), chain=True)
+    model = SimpleNamespace(task="classes", classes=("a", "b"))
+    for stream in (True, False):
+        job = Job(1, track, 0.02, (0, 1))
+        service._tickets[1] = Ticket(0, job, Way(track, (0, 1), "full"), None, model, 20.0, told.append)
+        if stream:
+            now[0] = 0.01
+            service._carry_out(None, [Done(job, 0, np.array([3.0, 0.0]), "deadline", False)])
+        now[0] = 0.021
+        service._carry_out(None, [Done(job, 1, np.array([0.0, 3.0]), "full", True)])
+    first, last, alone = told
+    assert (first.final, last.final, last.prediction.point, last.prediction.in_time) == (False, True, "exit=1", True)
+    assert (alone.status, alone.code) == (504, "late")
+
+
+def test_what_a_burst_of_files_waits_for_the_decoder_is_not_taken_for_its_work(exported):
+    async def burst(service: Service) -> None:
+        preparation = saved_preprocess("classes", service.models["m"].preprocess)
+        files = [preparation.blank_file()] * 60
+        began = time.monotonic()
+        await service.predict("m", files, Options(), arrived=began)
+        assert service._decode_ms < 100 * (time.monotonic() - began)  # a tenth of the whole; each took a sixtieth
+
+    served({"m": exported}, burst)
 
 
 def test_one_request_with_more_inputs_than_slots_is_answered_whole(exported):

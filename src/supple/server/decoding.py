@@ -37,10 +37,16 @@ class _Order:
     def __init__(self, seconds: float, content: bytes = b"", **words: Any) -> None:
         self.seconds, self.content = seconds, content
         self.line = json.dumps(words).encode() + b"\n"
-        self.said: asyncio.Future[Said] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self.said: asyncio.Future[Said] = self._loop.create_future()
+        self.took_ms, self._begun = 0.0, 0.0  # of a decoder's time; waiting for one does not count
+
+    def begin(self) -> None:
+        self._begun = self._loop.time()
 
     def say(self, said: Said) -> None:
         if not self.said.done():
+            self.took_ms = 1000 * (self._loop.time() - self._begun) if self._begun else 0.0
             self.said.set_result(said)
 
 
@@ -74,6 +80,7 @@ class _Decoder:
 
     def take(self, order: _Order) -> None:
         self._order = order
+        order.begin()
         self._timer = self._loop.call_later(order.seconds, self._too_slow)
         if len(order.content) < READ:
             self._send(order.line + order.content)
@@ -216,9 +223,9 @@ class Decoders:
         self._refuse_waiting(_draining())
         self._decoders.clear()
 
-    async def decode(self, model: str, file: bytes, slot: int) -> None:
-        """Write a file's input into the slot. When it returns, raises Refusal or is cancelled, nothing is written there
-        any more.
+    async def decode(self, model: str, file: bytes, slot: int) -> float:
+        """Write a file's input into the slot; the ms that a decoder was at it. When it returns, raises Refusal or is
+        cancelled, nothing is written there any more.
         """
         key = self._keys.get(model)
         if key is None:
@@ -237,6 +244,7 @@ class Decoders:
             self._forget_unused(key)
         if "status" in said:
             raise Refusal(said["status"], said["code"], said["message"], said.get("retry_after_s"))
+        return order.took_ms
 
     async def replace(self, model: str, task: str, saved: dict[str, Any]) -> None:
         """From when this returns, the model's files are prepared in another way; those that came before are not.

@@ -44,6 +44,7 @@ class Ticket:
     served: Served
     deadline_ms: float | None
     told: Callable[[Answer | Refusal], None]
+    shown: Answer | None = None  # the last exit that was told in time, of a stream
     decoding: bool = False
     released: bool = False  # its slot may go as soon as it is not decoded any more
 
@@ -287,10 +288,10 @@ class Service:
                 raise Refusal(422, "not_finite", "The input holds values that are not finite.")
 
     async def _decode(self, model: str, ticket: Ticket, file: bytes) -> None:
-        began, job, crew = self._clock(), ticket.job, ticket.crew
+        job, crew = ticket.job, ticket.crew
         try:
-            await self._decoders.decode(model, file, job.slot)
-            self._decode_ms += 0.1 * (1000 * (self._clock() - began) / max(1, self._decoding) - self._decode_ms)
+            took_ms: float = await self._decoders.decode(model, file, job.slot)
+            self._decode_ms += 0.1 * (took_ms - self._decode_ms)
             crew.queue.begin(job)
         except Refusal as why:
             ticket.told(why)
@@ -340,7 +341,8 @@ class Service:
         now = self._clock()
         elapsed = 1000 * (now - job.arrived)
         if done.final and ticket.deadline_ms is not None and elapsed > ticket.deadline_ms:
-            ticket.told(Refusal(504, "late", "The answer was not ready within its deadline."))
+            late = Refusal(504, "late", "The answer was not ready within its deadline.")
+            ticket.told(late if ticket.shown is None else replace(ticket.shown, final=True))
             return
         point = job.track.points[done.place]
         assert point is not None
@@ -360,7 +362,10 @@ class Service:
             while self._recent and self._recent[0][0] < now - RECENT_S:
                 self._recent.popleft()
         waited = max(0.0, elapsed - job.compute_ms)
-        ticket.told(Answer(ticket.index, prediction, waited, job.compute_ms, done.final))
+        answer = Answer(ticket.index, prediction, waited, job.compute_ms, done.final)
+        if prediction.in_time:
+            ticket.shown = answer
+        ticket.told(answer)
 
     # --- beside requests ----------------------------------------------------------------------------------------------
 
