@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from supple.server.dispatch import Dispatcher, Done, Forget, Job, Kill, Refused, Release, Run, Send, Shorten, Step
+from supple.server.dispatch import Dispatcher
+from supple.server.jobs import Done, Forget, Job, Kill, Refused, Release, Run, Send, Shorten, Step
 from supple.server.requests import Refusal
 from supple.server.schedule import Track
 

@@ -10,21 +10,8 @@ from hypothesis import strategies as st
 from simulated import Arrival, Simulation, capacity, chain, poisson, widths
 from supple.inference.costs import points_of
 from supple.policy.policy import stop_above
-from supple.server.dispatch import (
-    AROUND_MS,
-    HUNG_S,
-    Dispatcher,
-    Done,
-    Forget,
-    Job,
-    Kill,
-    Refused,
-    Release,
-    Run,
-    Send,
-    Shorten,
-    Step,
-)
+from supple.server.dispatch import AROUND_MS, HUNG_S, Dispatcher
+from supple.server.jobs import Done, Forget, Job, Kill, Refused, Release, Run, Send, Shorten, Step
 from supple.server.requests import Refusal
 
 MODEL = chain(stages=12, ms=3.4, gain=0.9)  # 41 ms

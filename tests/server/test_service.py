@@ -19,7 +19,7 @@ import supple
 from supple import load
 from supple.data.preprocess import saved_preprocess
 from supple.errors import SuppleError
-from supple.server.dispatch import Done, Job
+from supple.server.jobs import Done, Job
 from supple.server.requests import Answer, Options, Refusal
 from supple.server.schedule import Track
 from supple.server.served import Way

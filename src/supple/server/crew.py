@@ -15,7 +15,8 @@ from typing import Any
 
 from supple.errors import IMPORTED, CheckpointError, SuppleError
 from supple.inference.latency import LatencyEstimator
-from supple.server.dispatch import Dispatcher, Effect, Forget, Job, Kill, Run, Send, Shorten, Step
+from supple.server.dispatch import Dispatcher
+from supple.server.jobs import Effect, Forget, Job, Kill, Run, Send, Shorten, Step
 from supple.server.messages import (
     Broke,
     Command,

@@ -20,7 +20,7 @@ from supple.inference.latency import LatencyEstimator
 from supple.inference.result import predictions
 from supple.inference.walk import Reached
 from supple.server.crew import Crew
-from supple.server.dispatch import Done, Effect, Job, Refused, Release
+from supple.server.jobs import Done, Effect, Job, Refused, Release
 from supple.server.messages import Opening
 from supple.server.requests import Answer, Given, Options, Refusal
 from supple.server.served import Served, Way

@@ -1,0 +1,119 @@
+"""What is in the queue, and what comes out of it: plain data that the dispatcher and those who carry it out share."""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from supple.policy.policy import Policy
+from supple.server.requests import Array, Refusal
+from supple.server.schedule import Sample, Track
+
+
+@dataclass(eq=False, slots=True)
+class Job(Sample):
+    """A sample on its way, with all that is known of it."""
+
+    arrived: float = 0.0
+    explicit: bool = False  # whether a deadline was asked for
+    reason: str = "full"  # why it ends where it may go no further
+    policy: Policy | None = None
+    every: bool = False  # whether each exit is told
+    alone: int = 0  # how deep it would have gone if nobody else were there
+    slot: int = -1
+    given: int = -1  # the place of the answer in hand
+    logits: Array | None = None  # that answer
+    compute_ms: float = 0.0
+    deaths: int = 0
+    broken: bool = False  # the model gave values that are not finite
+    running: bool = False
+    gone: bool = False  # answered or cancelled; what still runs of it is not read
+
+    @property
+    def deepest(self) -> int:
+        return self.choices[-1]
+
+
+class Run(NamedTuple):
+    """What a worker is told: from one place to another, reading the answers of some places, and telling some of them
+    before the end."""
+
+    id: int
+    track: Track
+    jobs: list[Job]
+    place: int
+    target: int
+    reads: frozenset[int]
+    tells: frozenset[int]
+
+
+class Shorten(NamedTuple):
+    """A run goes no further than to this place: or, where that lies behind it, ends after the place that it is at."""
+
+    id: int
+    target: int
+
+
+class Forget(NamedTuple):
+    jobs: list[int]
+
+
+class Send(NamedTuple):
+    worker: int
+    what: Run | Shorten | Forget
+
+
+class Done(NamedTuple):
+    """The job has its answer, of a place for a reason; not final: a better one may follow."""
+
+    job: Job
+    place: int
+    logits: Array
+    reason: str
+    final: bool
+
+
+class Refused(NamedTuple):
+    job: Job
+    why: Refusal
+
+
+class Release(NamedTuple):
+    """Nobody reads the job's input any more."""
+
+    job: Job
+
+
+class Kill(NamedTuple):
+    """A worker hangs."""
+
+    worker: int
+
+
+Effect = Send | Done | Refused | Release | Kill
+
+
+class Step(NamedTuple):
+    """One place that a worker ran: what it took of the model's time, and the logits where they were read."""
+
+    place: int
+    ms: float
+    logits: Array | None
+
+
+@dataclass(eq=False, slots=True)
+class Busy:
+    """What a worker is at."""
+
+    run: Run
+    began: float
+    target: int  # as far as it goes, as far as is known here
+    told: int = 0  # steps
+    ms: float = 0.0
+
+
+@dataclass(eq=False, slots=True)
+class Hand:
+    """One worker, as it is known here."""
+
+    up_at: float | None  # when it is expected to be ready; None: it is
+    busy: Busy | None = None
+    forgotten: list[int] = field(default_factory=list)
