@@ -169,6 +169,7 @@ def test_two_processes_train_one_model_together(tmp_path):
     assert [line["step"] for line in metrics(tmp_path / "run")] == [4, 8]  # 256 images, 2 x 32 per step
 
 
+@pytest.mark.system
 def test_ctrl_c_once_saves_the_step_it_came_in_and_exits_130_and_resume_finishes(tmp_path):
     """In a process of its own: the signal arrives in the eleventh step, the third of the second epoch."""
     wanted = recipe(epochs=2)
