@@ -279,7 +279,7 @@ def test_the_page_on_the_command_line_runs(demo, tmp_path):
     picture = next((demo / "runs" / "demo" / "images").glob("*.png"))
     for name in ("photo.png", "photos/cats/1.png", "photos/2.png", "more/3.jpg"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        Image.open(picture).save(tmp_path / name)
+        Image.open(picture).convert("RGB").save(tmp_path / name)
     (tmp_path / "supple").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m supple "$@"\n')
     (tmp_path / "supple").chmod(0o755)
     source, path = str(ROOT / "src"), f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
