@@ -43,7 +43,6 @@ def with_everything(**settings: Any) -> Any:
     return make_recipe(document)
 
 
-@pytest.mark.system
 @pytest.mark.parametrize("steps", [5, 13])
 def test_a_training_with_every_tool_resumes_bit_identically(monkeypatch: Any, tmp_path: Path, steps: int) -> None:
     monkeypatch.setattr("test_train.recipe", with_everything)
