@@ -16,7 +16,7 @@ dev: $(VENV)/dev
 test: $(VENV)/dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-# What takes longer: whole pages and examples, several processes at work.
+# What takes longer: whole pages, examples and exports, several processes at work.
 test-system: $(VENV)/dev
 	command -v chromium > /dev/null || (apt-get update -qq && apt-get install -y -qq chromium) || echo "no chromium: tests of the page are skipped"
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m system

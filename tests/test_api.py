@@ -57,6 +57,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> supple.Run:
 # --- the verbs --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.system
 def test_every_verb_is_a_function_of_the_same_name_and_no_module_takes_its_place(exits_copy, tmp_path):
     """A package `supple.export` would replace the verb `supple.export` once something imported it."""
     for verb in set(VERBS) - {"demo", "doctor", "list"}:  # these print, and have nothing to return
@@ -103,6 +104,7 @@ def test_verbs_print_nothing_unless_asked(capsys, tmp_path, run):
 # --- fit --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.system
 def test_every_verb_takes_the_run_of_a_module_without_a_name_and_writes_into_its_folder(tmp_path, capsys):
     run = fitted(tmp_path / "run")
     again = lambda: supple.load(run.folder, factory=own)
@@ -196,11 +198,13 @@ def test_a_model_without_an_input_shape_takes_that_of_the_samples(tmp_path):
     assert model.input_shape == (3, 16, 16)
 
 
+@pytest.mark.system
 def test_a_run_and_an_exported_folder_are_printed_in_a_line_or_two(run, tmp_path):
     assert len(repr(run)) < 200
     assert len(repr(supple.export(run.model, tmp_path / "exported", calibration=DATA))) < 500
 
 
+@pytest.mark.system
 def test_files_are_refused_where_nothing_says_how_they_become_inputs(run, tmp_path, command):
     folder = supple.export(run.model, tmp_path / "exported", points="full", calibration=DATA).folder
     said = command("predict", folder, ROOT / "docs" / "curve.png", "--engine", "onnxruntime")
@@ -209,6 +213,7 @@ def test_files_are_refused_where_nothing_says_how_they_become_inputs(run, tmp_pa
         supple.fit(own(), DATA, DATA, out=tmp_path / "run", preprocess={"channels": 3})
 
 
+@pytest.mark.system
 def test_a_model_exported_again_is_not_written_again_and_follows_its_policy(run, tmp_path):
     model = supple.load(run, factory=own)
     first = supple.export(model, tmp_path / "exported", calibration=DATA)
@@ -219,6 +224,7 @@ def test_a_model_exported_again_is_not_written_again_and_follows_its_policy(run,
     assert supple.export(model, tmp_path / "exported", calibration=DATA).policy == policy
 
 
+@pytest.mark.system
 def test_an_exported_folder_with_a_field_of_another_module_asks_for_the_module(run, tmp_path):
     folder = supple.export(run.model, tmp_path / "exported", calibration=DATA).folder
     manifest = (folder / "manifest.json").read_text()
@@ -361,6 +367,7 @@ def test_a_model_in_hand_is_calibrated_exported_and_answers_without_a_run(tmp_pa
         supple.export(model)
 
 
+@pytest.mark.system
 def test_int8_from_a_loader_is_scored_on_it(tmp_path, run):
     model = supple.load(run, factory=own)
     bundle = supple.export(model, tmp_path / "int8", int8=True, calibration=DataLoader(DATA, 32), max_drop=1.0)

@@ -265,6 +265,7 @@ def test_evaluate_scores_every_point_and_updates_the_ladder(command, request, me
     assert "(64 test samples)" in table.out
 
 
+@pytest.mark.system
 def test_bench_times_every_point_at_every_batch_and_the_ladder_keeps_them(command, exits_copy):
     before = [row.score for row in load(exits_copy).ladder]
     said = command("bench", exits_copy, "--batch", "1,3", "--threads", "1,2", "--rounds", "5", "--json")

@@ -654,6 +654,7 @@ def test_a_detector_is_not_exported_and_says_why(folder, tmp_path, command):
 # --- from the command line --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.system
 def test_train_evaluate_bench_prune_report_and_predict(folder, tmp_path, command):
     scorer()
     recipe, run = tmp_path / "detector.yaml", tmp_path / "run"

@@ -33,6 +33,7 @@ def images(count: int) -> torch.Tensor:
     return torch.randn(count, 3, 16, 16, generator=torch.Generator().manual_seed(4))
 
 
+@pytest.mark.system
 def test_a_cascade_answers_on_onnxruntime_what_its_points_answer_in_pytorch(model, traced_once, tmp_path):
     x, points = images(12), (SMALL, Point(width=0.5), FULL)
     with torch.no_grad():
@@ -55,6 +56,7 @@ def test_a_cascade_answers_on_onnxruntime_what_its_points_answer_in_pytorch(mode
     assert len({answer.point for answer in answers}) > 1
 
 
+@pytest.mark.system
 def test_a_folder_without_a_point_that_was_named_since_is_not_up_to_date(model, traced_once, tmp_path):
     folder = tmp_path / "onnx"
     export(model, WEIGHTS, folder, Wanted(), Held())

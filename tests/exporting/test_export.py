@@ -78,6 +78,7 @@ def held(shape) -> Held:
     return Held(Noise(shape), Noise(shape), Noise(shape))
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(("method", "backbone"), PAIRS)
 def test_every_point_says_the_same_on_both_engines(method, backbone, traced_once, tmp_path):
     model = make(method, backbone)
@@ -460,6 +461,7 @@ def test_too_much_is_lost_only_outside_the_standard_error():
     assert replace(check, error=errors).losing(0.02) == ()
 
 
+@pytest.mark.system
 def test_int8_is_scored_and_points_that_lose_too_much_are_left_out(
     exits_run, splits, traced_once, tmp_path, monkeypatch
 ):
@@ -538,6 +540,7 @@ def test_a_folder_counts_as_there_only_if_it_is_what_is_asked_for(command, exits
     command("export", exits_copy).refused(2, "was made for exit=1", "rm -r")
 
 
+@pytest.mark.system
 def test_new_thresholds_reach_graphs_that_are_there_and_shares_need_the_full_model(command, exits_copy, tmp_path):
     command("export", exits_copy, "--point", "exit=1", "--point", "exit=2")
     folder = exits_copy / "export" / "onnx-fp32"

@@ -321,6 +321,7 @@ def test_the_best_point_is_that_of_fp32_unless_another_precision_is_asked_for():
     assert Ladder(other).best_under(macs=9, precision="bf16") == FULL  # no scores: the dearest
 
 
+@pytest.mark.system
 def test_a_folder_in_int8_of_another_instruction_set_is_not_chosen_but_answers_if_named(
     exits_copy, splits, monkeypatch, capsys
 ):

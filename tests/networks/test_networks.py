@@ -121,6 +121,7 @@ def test_evaluating_it_needs_its_data_and_says_where_they_are_looked_for(strange
     command("evaluate", stranger).refused(2, "no CIFAR-10 files", "nowhere", "data.root")
 
 
+@pytest.mark.system
 def test_its_graphs_are_checked_on_noise_where_its_data_are_not_at_hand(stranger, command):
     pytest.importorskip("onnxruntime", reason="needs the extra export")
     said = command("export", stranger)
@@ -154,6 +155,7 @@ def test_weights_in_fp16_are_loaded_as_fp32_with_the_stored_values(shipped, exit
         assert torch.equal(stored[name], before[name].to(stored[name].dtype))
 
 
+@pytest.mark.system
 def test_graphs_of_weights_in_fp16_are_known_as_the_runs_own(shipped):
     """Told by the digest of its file, which is not that of the same weights in fp32."""
     pytest.importorskip("onnxruntime", reason="needs the extra export")

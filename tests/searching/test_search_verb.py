@@ -138,6 +138,7 @@ def test_an_interrupted_search_loses_nothing(run, calls, monkeypatch):
     assert sorted(calls) == sorted(f"score {point}" for point in EVERY)
 
 
+@pytest.mark.system
 def test_an_engine_times_the_points_as_graphs_and_older_exports_are_named(tmp_path, command):
     document = recipe(at=[], points=["full"]).resolved()
     run = save_run(tmp_path / "run", make_recipe(document))
