@@ -249,7 +249,7 @@ def status_of(answer: bytes) -> object:
 
 
 async def sent_raw(target: Target, pieces: Iterable[bytes], patience_s: float = 30.0) -> tuple[object, int]:
-    """The status, and how many bytes went out before it came: those that wait in the system's buffers are among them."""
+    """The status, and how many bytes went out before it came, those that wait in the system's buffers included."""
     reader, writer = await asyncio.open_connection("127.0.0.1", target.port)
     writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 262_144)
     answer, sent = asyncio.create_task(reader.readuntil(b"\r\n\r\n")), 0
