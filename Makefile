@@ -19,7 +19,8 @@ test: $(VENV)/dev
 # What takes longer: whole pages, examples and exports, several processes at work.
 test-system: $(VENV)/dev
 	command -v chromium > /dev/null || (apt-get update -qq && apt-get install -y -qq chromium) || echo "no chromium: tests of the page are skipped"
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m system
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "system and not browser"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m browser
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check

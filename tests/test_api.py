@@ -143,6 +143,15 @@ def test_fit_trains_in_place_and_returns_the_run(run):
     assert Path(os.fspath(run)) == run.folder
 
 
+def test_fit_fine_tunes_what_starts_from_trained_weights(tmp_path):
+    torch.save(supple.static("resnet18", num_classes=9, pretrained=False).backbone.state_dict(), tmp_path / "w.pth")
+    model = supple.static("resnet18", num_classes=2, input_shape=(3, 16, 16), weights=tmp_path / "w.pth")
+    first = supple.fit(model, DATA, DATA, out=tmp_path / "tuned", epochs=1, **QUICK).model.recipe.train
+    assert (first.optimizer["name"], first.lr, first.ema, first.select) == ("adamw", 5e-4, 0.999, "last")
+    asked = supple.fit(model, DATA, DATA, out=tmp_path / "asked", epochs=1, lr=0.01, **QUICK).model.recipe.train
+    assert (asked.optimizer["name"], asked.lr, asked.ema) == ("sgd", 0.01, 0)
+
+
 def test_a_finished_fit_is_not_overwritten_and_resume_gives_it_back(tmp_path):
     first = fitted(tmp_path / "run")
     with pytest.raises(CheckpointError, match="already holds a finished run"):

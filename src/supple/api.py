@@ -71,6 +71,7 @@ from supple.tasks import get_task
 from supple.text import did_you_mean, say, some
 from supple.training.loop import fit_model
 from supple.training.loop import train as train_recipe
+from supple.training.optim import FINE_TUNING
 from supple.training.propose import is_pictures, train_pictures
 
 Points = Iterable[AnyPoint] | AnyPoint | None  # None: all
@@ -133,8 +134,9 @@ def fit(
     which is split. `val` chooses the epoch; the run's scores are on `test` or, without one, on `val`. classes (names)
     and preprocess (a mapping with size, channels, mean and std) are needed for answers from files; pictures bring their
     own. task: what the model is for, if not what it was built for. loss and the further keywords are those of a
-    recipe's sections `loss` and `train`: lr=0.01, optimizer="adamw". `resume=True` goes on with a training that was
-    interrupted, with a loader from the last whole epoch on.
+    recipe's sections `loss` and `train`: lr=0.01, optimizer="adamw". A model that started from trained weights is
+    fine-tuned (AdamW, averaged weights), if neither lr nor optimizer is given. `resume=True` goes on with a training
+    that was interrupted, with a loader from the last whole epoch on.
     """
     about: dict[str, Any] = {"batch_size": batch_size}
     if task is not None:
@@ -157,7 +159,8 @@ def fit(
     if preprocess is not None:
         found = preprocess if hasattr(preprocess, "arrays") else saved_preprocess(model.task, dict(preprocess))
         model.preprocess = found
-    settings = {"epochs": epochs, **train}
+    usual = FINE_TUNING if model.expected_input and not train.keys() & {"lr", "optimizer"} else {}
+    settings = {**usual, "epochs": epochs, **train}
     loss = {"name": loss} if isinstance(loss, str) else loss
     how: dict[str, Any] = {"loss": loss, "about": about, "resume": resume, "quiet": not progress}
     return Run(fit_model(model, data, val, Path(out), settings, test=test, **how), model)

@@ -69,7 +69,7 @@ class Train(BaseModel):
     early_stop: int = Field(0, ge=0)  # stop after so many epochs without a better validation loss; 0: never
     clip: float = Field(0.0, ge=0)  # largest gradient norm; 0: no clipping
     sample: str = "every"  # which points a step trains: a key of supple.sampling.SAMPLERS, or a group of the method
-    select: Literal["score", "loss"] = "score"  # the epoch kept: best mean score of the points, or mean loss
+    select: Literal["score", "loss", "last"] = "score"  # the epoch kept: best mean score of the points, or mean loss
     init: str | None = None  # weights to start from: a run, a file of weights, or "pretrained" (timm, torchvision)
     cache_features: str | None = None  # classifier_wise: a folder to keep what the branches read in, computed once
     cache_augmented: bool = False  # cache_features although images are augmented: they are then taken as they are

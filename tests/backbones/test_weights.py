@@ -194,3 +194,16 @@ def test_the_pictures_that_weights_expect() -> None:
     assert vision == {"size": 224, **imagenet, "crop_share": 224 / 256, "interpolation": "bilinear"}
     assert expected_input({"name": "msdnet"}) == {}
     assert "timm" in sys.modules
+
+
+def test_a_tag_names_the_weights_and_what_they_expect() -> None:
+    plain = expected_input({"name": "timm", "model": "vit_base_patch16_224.orig_in21k_ft_in1k"})
+    clip = expected_input({"name": "timm", "model": "vit_base_patch16_clip_224.openai"})
+    assert plain["mean"] == (0.5, 0.5, 0.5)
+    assert clip["mean"] == pytest.approx((0.4815, 0.4578, 0.4082), abs=1e-3)
+    usual = expected_input({"name": "timm", "model": "vit_base_patch16_224"})
+    mae = expected_input({"name": "timm", "model": "vit_base_patch16_224.mae"})
+    assert mae["mean"] == (0.485, 0.456, 0.406) != usual["mean"]
+    with pytest.raises(RecipeError, match="no weights of vit_base_patch16_224 with the tag orig_in21k_ft_in1") as told:
+        expected_input({"name": "timm", "model": "vit_base_patch16_224.orig_in21k_ft_in1"})
+    assert "orig_in21k_ft_in1k" in told.value.cure

@@ -11,6 +11,14 @@ from tiny_server import Tiny
 CHROMIUM = shutil.which("chromium")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests in a browser run in processes of their own: playwright keeps a loop of asyncio running in its thread."""
+    for item in items:
+        if "chromium" in getattr(item, "fixturenames", ()):
+            item.add_marker("browser")
+
+
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Any]:
     if CHROMIUM is None:

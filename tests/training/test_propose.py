@@ -188,3 +188,95 @@ def test_a_proposal_from_python(pictures: Path, offline: None, short: None) -> N
     made = propose(str(pictures), minutes=1, quiet=True)
     assert made.recipe(["train.epochs=2"]).train.epochs == 2
     assert made.to_yaml().startswith("# the weights of")
+
+
+@pytest.fixture
+def lite0(tmp_path: Path) -> Path:
+    network = timm_network(num_classes=1000, model="tf_efficientnet_lite0", input_shape=(3, 64, 64))
+    save_file(network.state_dict(), tmp_path / "lite0.safetensors")
+    return tmp_path / "lite0.safetensors"
+
+
+def test_a_trained_network_is_fine_tuned_gently(pictures: Path, lite0: Path, short: None) -> None:
+    made = propose(str(pictures), weights=str(lite0), minutes=1, quiet=True).recipe()
+    assert made.loss["weights"] == (0.3,) * len(made.method["at"]) + (1.0,)
+    assert (made.train.lr, made.train.select, made.train.optimizer["name"]) == (5e-4, "last", "adamw")
+    assert made.train.layer_decay == 1  # batch norms
+
+
+def test_what_is_asked_for_is_not_chosen_and_counts_in_the_measurement(
+    pictures: Path, lite0: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def rate(plan: Any) -> Any:
+        seen.append((plan.size, plan.changes))
+        return proposing.Train(), 100.0
+
+    monkeypatch.setattr(proposing, "_rate", rate)
+    changes = ["data.size=72", "train.epochs=3", "data.batch_size=8"]
+    made = propose(str(pictures), weights=str(lite0), minutes=600, changes=changes, quiet=True)
+    assert seen == [(72, changes)]
+    assert made.document["data"]["size"] == 72
+    assert made.document["train"]["epochs"] == 3
+
+
+def test_larger_sizes_are_measured_until_one_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Halving the rate from 64 to 160 pixels, though there are six times as many pixels."""
+    measured = []
+
+    def rate(plan: Any) -> Any:
+        measured.append(plan.size)
+        return proposing.Train(), 640.0 / (1 + (plan.size - 64) / 96)
+
+    monkeypatch.setattr(proposing, "_rate", rate)
+    section = {"name": "timm", "model": "tf_efficientnet_lite0"}
+    plan = proposing._Plan(Survey(50_000, 10_000, 10, 56), section, {"name": "exits"}, "pretrained", 0)
+    # 5 epochs of 48,000 pictures, 667 each for validation, 3,333 for the test: 246,667 of them in 0.85 of 950 s are 305/s
+    epochs, _ = proposing._fit_into(plan, list(proposing._sizes(plan)), 950)
+    assert (plan.size, epochs) == (160, 5)
+    assert measured == [64, 96, 128, 160, 192]
+
+
+def test_weights_that_cannot_be_fetched_after_all_are_done_without(
+    pictures: Path, monkeypatch: pytest.MonkeyPatch, short: None
+) -> None:
+    def blocked(model: str) -> Any:
+        raise proposing.RecipeError("the weights could not be fetched: 403.", "")
+
+    monkeypatch.setattr(proposing, "available", lambda name: True)  # a proxy answers
+    monkeypatch.setattr(proposing, "published", blocked)
+    made = propose(str(pictures), minutes=1, quiet=True)
+    assert made.recipe().backbone["name"] == "fastnet"
+    assert "cannot be had" in made.reasons[0]
+
+
+def test_a_part_for_validation_leaves_the_training_pictures_whole(tmp_path: Path) -> None:
+    for part, each in (("train", 20), ("val", 4), ("test", 4)):
+        make_pictures(tmp_path / part, each)
+    survey = look_at(str(tmp_path))
+    assert (survey.train, survey.val, survey.test, survey.learning) == (60, 12, 12, 60)
+    assert "84 pictures" in str(survey)
+
+
+def test_a_resumed_training_takes_no_changes(command: Any, pictures: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    for words in (("train.epochs=3",), ("--minutes", 5)):
+        command("train", pictures, "--out", out, "--resume", *words).refused(2, "goes on with the recipe")
+
+
+def test_many_axes_are_sampled_and_transformers_learn_slower_further_down(pictures: Path, tmp_path: Path) -> None:
+    args = {"depth": 2, "embed_dim": 48, "num_heads": 3}
+    model = timm_network(num_classes=1000, model="deit_tiny_patch16_224", input_shape=(3, 64, 64), args=args)
+    save_file(model.state_dict(), tmp_path / "deit.safetensors")
+    section = {"name": "vit", "model": "deit_tiny_patch16_224", "args": args}
+    plan = proposing._Plan(Survey(60, 12, 3, 64), section, {"name": "elastic"}, "pretrained", 64)
+    settings = proposing._train(plan, 10)
+    assert settings["sample"] == "sandwich"
+    assert settings["layer_decay"] < 1
+
+
+def test_a_network_of_one_size_is_given_that_size() -> None:
+    section = {"name": "torchvision", "model": "vit_b_16"}
+    plan = proposing._Plan(Survey(600, 120, 3, 32), section, {"name": "static"}, "pretrained", 0)
+    assert list(proposing._sizes(plan)) == [224]

@@ -149,6 +149,22 @@ def test_a_failed_save_leaves_the_state_before_it(monkeypatch, tmp_path):
     assert newest_state(folder)[0] == before
 
 
+def test_the_last_epoch_is_kept_where_it_is_asked_for(tmp_path):
+    """At a rate that undoes what was learnt, the best epoch is not the last."""
+    settings = {"epochs": 4, "optimizer": "adam", "lr": 0.01, "schedule": "constant"}
+    for select in ("score", "last"):
+        folder = train(recipe(**settings, select=select, seed=3), tmp_path / select, quiet=True)
+        lines = metrics(folder)
+        facts = checkpoint.read_manifest(folder)
+        kept = [line["epoch"] for line in lines if line["selected"]]
+        if select == "last":
+            assert kept == [1, 2, 3, 4]
+            assert facts["epoch"] == 4
+        else:
+            merits = [(sum(point["score"] for point in line["val"].values()), line["epoch"]) for line in lines]
+            assert facts["epoch"] == kept[-1] == next(e for s, e in merits if s == max(merits)[0])
+
+
 @pytest.mark.system
 def test_a_killed_process_ends_bit_identical():
     script = Path(__file__).parents[2] / "benchmarks" / "kill_resume.py"

@@ -116,6 +116,15 @@ def _output_size(network: nn.Module, input_shape: ModelShape) -> int:
     return int(given.shape[-1])
 
 
+def runs_at(network: nn.Module, side: int) -> bool:
+    """Whether a network takes pictures of so many pixels a side."""
+    try:
+        _output_size(network, (3, side, side))
+    except RecipeError:
+        return False
+    return True
+
+
 def check_outputs(network: nn.Module, input_shape: ModelShape, num_classes: int) -> int:
     """How many numbers a network gives for one sample, which must be `num_classes`; 0: whatever it is.
 
@@ -130,11 +139,19 @@ def check_outputs(network: nn.Module, input_shape: ModelShape, num_classes: int)
 
 
 def timm_facts(name: str) -> Any:
-    """What timm publishes with a network of its own (input_size, num_classes, ...); None: it has no such network."""
+    """What timm publishes with a network of its own (input_size, num_classes, ...), with the weights that a tag names or
+    the usual ones; None: it has no such network.
+    """
     import timm
 
-    name = name.partition(".")[0]
-    return timm.get_pretrained_cfg(name) if timm.is_model(name) else None
+    if not timm.is_model(name.partition(".")[0]):
+        return None
+    try:
+        return timm.get_pretrained_cfg(name)
+    except RuntimeError:  # it has other tags
+        plain, _, tag = name.partition(".")
+        known = [one.partition(".")[2] for one in timm.list_pretrained(f"{plain}.*")]
+        raise RecipeError(f"timm has no weights of {plain} with the tag {tag}.", did_you_mean(tag, known)) from None
 
 
 def is_plain_vit(name: str) -> bool:

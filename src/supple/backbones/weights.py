@@ -180,7 +180,7 @@ def _of_timm(model: str, backbone: Section, shape: tuple[int, ...], given: Weigh
     import timm
 
     if given is None:
-        given = _published_by_timm(model)
+        given = published(model)
     facts = timm_facts(model)
     names = facts.classifier
     key = f"{names[0] if isinstance(names, (tuple, list)) else names}.weight"
@@ -208,8 +208,8 @@ def _of_timm(model: str, backbone: Section, shape: tuple[int, ...], given: Weigh
     return weights
 
 
-def _published_by_timm(model: str) -> Weights:
-    """From the Hub's cache, from an installed package, or from the Hub."""
+def published(model: str) -> Weights:
+    """Timm's: from the Hub's cache, from an installed package, or from the Hub."""
     import huggingface_hub as hub
 
     facts = timm_facts(model)

@@ -58,6 +58,7 @@ Read = Literal["auto", "class", "mean"]
 
 LEAST, MOST = 1, 4096  # of the whole-number settings, save these
 LEAST_OF, MOST_OF = {"patch": 0, "padding": 0, "dropout": 0}, {"layers": 64}
+START_STD = 0.01  # of the linear layer of `conv`
 
 
 class Cnn(nn.Module):
@@ -250,6 +251,8 @@ class Conv(nn.Module):
         )
         self.dropout = nn.Dropout(dropout)
         self.linear = nn.Linear(channels, num_classes)
+        nn.init.normal_(self.linear.weight, std=START_STD)  # so that what is trained is not pulled at by what is not
+        nn.init.zeros_(self.linear.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.linear(self.dropout(self.features(as_map(x, self.tap)).mean((2, 3))))

@@ -377,7 +377,7 @@ def end_epoch(
     merit = [mean_score(scores), -mean_loss(scores)]  # the second decides a tie
     if settings.select == "loss":
         merit.reverse()
-    best = state.best is None or merit > state.best
+    best = state.best is None or settings.select == "last" or merit > state.best
     state.history.append(training.fabric.broadcast(mean_loss(scores)))
     line: dict[str, Any] = {
         "epoch": state.epoch + 1,

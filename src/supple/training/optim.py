@@ -29,6 +29,18 @@ UNSUITED = ("optimizer", "lbfgs", "sparseadam", "muon")  # muon: timm's is taken
 UNSUITED_BECAUSE = "lbfgs needs the loss again inside a step, sparseadam sparse gradients"
 PLAIN: dict[Any, type] = {"int": int, "float": float, "bool": bool, "str": str}  # annotations that are text
 
+# Settings of `train` that suit networks which start from trained weights.
+FINE_TUNING = {
+    "optimizer": {"name": "adamw"},
+    "lr": 5e-4,
+    "weight_decay": 0.05,
+    "decay_all": False,
+    "schedule": "cosine",
+    "warmup": 0.5,
+    "ema": 0.999,
+    "select": "last",  # averaged weights need no choice among noisy scores
+}
+
 
 def find_optimizer(name: str) -> OptimizerClass:
     """By lower-case name; where torch and timm both have it, torch's meaning counts."""

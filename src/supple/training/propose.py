@@ -18,13 +18,13 @@ from supple import files
 from supple.backbones import BACKBONES
 from supple.backbones._cut.cut_points import cuts
 from supple.backbones._cut.timing import nearest_in_time
-from supple.backbones.networks import is_plain_vit, timm_facts
-from supple.backbones.weights import available, cure_for, expected_input, start
+from supple.backbones.networks import is_plain_vit, runs_at, timm_facts
+from supple.backbones.weights import available, cure_for, expected_input, published, start
 from supple.checkpoint import MANIFEST, RECIPE, STATE
 from supple.data._io.decode import header
 from supple.data._io.paths import Source
 from supple.data.classification.folder import folder
-from supple.errors import CheckpointError, DataError, RecipeError
+from supple.errors import CheckpointError, DataError, RecipeError, SuppleError
 from supple.losses import make_objective
 from supple.methods import METHODS, build
 from supple.model import FlexibleModel, example
@@ -32,6 +32,7 @@ from supple.recipe import Recipe, Train, make_recipe
 from supple.text import did_you_mean, duration, nearest, say, some
 from supple.training.autotune import Timing, choose
 from supple.training.loop import train
+from supple.training.optim import FINE_TUNING
 from supple.training.state import begin
 
 NETWORK = "tf_efficientnet_lite0"  # where its weights can be had
@@ -45,10 +46,13 @@ PROPOSED = "proposed.yaml"  # in the run folder
 SMALLEST, STEP = 64, 32  # pixels of a side
 SMALL = 48  # pixels of a side: such pictures show their object whole
 ENLARGED = 4  # times that a picture may be enlarged
-SEEN = 250_000  # pictures that a training should see; it is not longer than MOST_EPOCHS for that
-LEAST_EPOCHS, MOST_EPOCHS = 5, 20
-LONGEST = {True: 40, False: 120}  # epochs, with pretrained weights and without
+# With pretrained weights, and without:
+SEEN = {True: 250_000, False: 2_000_000}  # pictures that a training should see; it is not longer than MOST for that
+LEAST, MOST = {True: 4, False: 16}, {True: 20, False: 60}  # epochs of a useful training
+LONGEST = {True: 40, False: 120}  # epochs, however much time there is
 VALIDATION, FEW = 2000, 20  # pictures at most, and at least where there are four times as many
+EARLY = 0.3  # weight of an early exit's loss beside that of the full network, where this starts from weights
+WARM_STEPS = 100  # over which the rate rises, at least
 FORWARD = 3.0  # a training step takes so many times as long as an evaluation
 RESERVE = 0.85  # of the time for steps, the rest for reading, averaging, saving and the report
 
@@ -61,14 +65,20 @@ class Survey:
     test: int
     classes: int
     side: int  # the median of the shorter sides, pixels
+    val: int = 0  # in a part of their own
 
     @property
     def validation(self) -> int:
         """How many of the training pictures validate: a tenth, but enough of a small set to calibrate with."""
         return max(1, min(FEW, self.train // 4), min(VALIDATION, self.train // 10))
 
+    @property
+    def learning(self) -> int:
+        """How many pictures an epoch has."""
+        return self.train if self.val else self.train - self.validation
+
     def __str__(self) -> str:
-        return f"{some(self.train + self.test, 'picture')} of {self.classes} classes, about {self.side} pixels a side"
+        return f"{some(self.train + self.val + self.test, 'picture')} of {self.classes} classes, about {self.side} pixels a side"
 
 
 @dataclass(frozen=True)
@@ -99,6 +109,7 @@ class _Plan:
     method: dict[str, Any]
     init: str | None
     size: int
+    changes: Sequence[str] = ()  # that will be made to the recipe
     reasons: list[str] = field(default_factory=list)
 
     @property
@@ -106,9 +117,15 @@ class _Plan:
         return self.init is not None
 
     @property
-    def fine(self) -> bool:
-        """Whether the network has a transformer's attention: it is fine-tuned with smaller steps."""
-        return any(word in str(self.backbone.get("model", "")) for word in ("vit", "deit", "swin"))
+    def wanted(self) -> int:
+        """Epochs of a training that is long enough."""
+        few, many = LEAST[self.pretrained], MOST[self.pretrained]
+        return max(few, min(many, SEEN[self.pretrained] // self.survey.learning))
+
+    def asked(self, key: str) -> int | None:
+        """A whole number that a change gives to a key of the recipe."""
+        given = [change.partition("=")[2] for change in self.changes if change.startswith(f"{key}=")]
+        return int(given[-1]) if given and given[-1].isdecimal() and int(given[-1]) > 0 else None
 
 
 def propose(
@@ -123,7 +140,8 @@ def propose(
 ) -> Proposal:
     """Looks at pictures, and at what this machine can do in so many minutes (0: time does not matter).
 
-    changes: those that will be made to the recipe, which are only checked here.
+    changes: those that will be made to the recipe. A size and epochs that they give are not chosen here, and what they
+    say of a step is in what is measured.
     """
     if not 0 <= minutes < 100_000:
         raise RecipeError(f"--minutes is {minutes:g}.", "Give a number of minutes, such as 30, or 0 for no limit.")
@@ -138,20 +156,23 @@ def propose(
     if survey.train < LEAST_PICTURES * survey.classes:
         cure = f"Give at least {2 * LEAST_PICTURES} of each class."
         raise DataError(f"{pictures}: {survey.train} of {survey} are for training, which is too few.", cure)
-    plan = _start(survey, network, weights, method or "exits")
+    plan = _start(survey, network, weights, method or "exits", changes)
     sizes = list(_sizes(plan))
     plan.size = sizes[len(sizes) // 2]
     Proposal(_document(pictures, plan, 1) | {"train": _train(plan, 1)}).recipe(changes)  # refused before measuring
-    if plan.init is not None:  # so are weights that cannot be had or do not fit
+    if plan.init is not None:  # so are weights that do not fit
         start(plan.backbone, _network(plan), (3, plan.size, plan.size), None if weights is None else Path(weights))
     if not quiet:
         say(f"{pictures}: {survey}; measuring what this machine can do ...")
     _place_exits(plan)
     chosen: dict[str, Any] = {}
     if minutes == 0:
-        plan.size, epochs = sizes[-1], max(LEAST_EPOCHS, min(MOST_EPOCHS, SEEN // survey.train))
+        plan.size, epochs = sizes[-1], plan.asked("train.epochs") or plan.wanted
     else:
         epochs, chosen = _fit_into(plan, sizes, 60 * minutes)
+    if plan.method.get("at") and plan.size != sizes[len(sizes) // 2]:
+        _place_exits(plan)  # their shares of the time are others at another size
+    _state_input(plan)
     return Proposal(_document(pictures, plan, epochs) | {"train": _train(plan, epochs) | chosen}, tuple(plan.reasons))
 
 
@@ -170,16 +191,17 @@ def look_at(pictures: str) -> Survey:
         cure = "Paths in a table are relative to its folder." if pictures.lower().endswith(".csv") else "Replace them."
         cause = f"{pictures}: none of {some(len(unread), 'picture')} looked at can be read. {unread[0].cause}"
         raise DataError(cause, cure)
-    return Survey(len(found.train), len(found.test), len(found.classes), int(statistics.median(sides)))
+    val = 0 if found.val is None else len(found.val)
+    return Survey(len(found.train), len(found.test), len(found.classes), int(statistics.median(sides)), val)
 
 
 # --- the network ------------------------------------------------------------------------------------------------------
 
 
-def _start(survey: Survey, network: str | None, weights: str | None, method: str) -> _Plan:
+def _start(survey: Survey, network: str | None, weights: str | None, method: str, changes: Sequence[str] = ()) -> _Plan:
     """The network, and the weights that it starts from."""
     reasons = []
-    if network is None and weights is None and not available(NETWORK):
+    if network is None and weights is None and not _can_be_had(NETWORK):
         name = FROM_NOTHING
         reasons.append(f"the weights of {NETWORK} cannot be had here, so {name} is trained from nothing.")
         reasons.append(f"To start from trained weights: {cure_for(NETWORK)}")
@@ -195,7 +217,15 @@ def _start(survey: Survey, network: str | None, weights: str | None, method: str
         init = "pretrained"
     if init is not None:
         reasons.append(f"{name}, from {'its published weights' if init == 'pretrained' else init}")
-    return _Plan(survey, section, {"name": method}, init, 0, reasons)
+    return _Plan(survey, section, {"name": method}, init, 0, changes, reasons)
+
+
+def _can_be_had(network: str) -> bool:
+    """Whether timm's weights of a network are here, or can be fetched, which is done."""
+    try:
+        return available(network) and bool(published(network))
+    except SuppleError:  # a proxy that lets nothing through, a broken download
+        return False
 
 
 def _section(name: str, method: str) -> dict[str, Any]:
@@ -219,11 +249,16 @@ def _sizes(plan: _Plan) -> Iterator[int]:
     """The sizes that pictures may get, rising."""
     side = plan.survey.side
     if not plan.pretrained:
-        yield side if side <= SMALL else SMALLEST
+        yield plan.asked("data.size") or (side if side <= SMALL else SMALLEST)
         return
     native = int(expected_input(plan.backbone).get("size", 224))
     most = min(native, max(SMALLEST, ENLARGED * side))
-    yield from range(min(SMALLEST, native), most + 1, STEP)
+    if (asked := plan.asked("data.size")) is not None:
+        yield asked
+    elif plan.backbone["name"] == "torchvision" and not runs_at(_network(replace(plan, size=native)), SMALLEST):
+        yield native  # the only size it takes
+    else:
+        yield from range(min(SMALLEST, native), most + 1, STEP)
 
 
 def _model(plan: _Plan) -> FlexibleModel:
@@ -246,14 +281,16 @@ def _place_exits(plan: _Plan) -> None:
         return
     network = _network(plan)
     shape = (3, plan.size, plan.size)
-    chosen = nearest_in_time(network, cuts(network, shape), shape, SHARES)
+    chosen = nearest_in_time(network, cuts(network, shape, depth=3), shape, SHARES)
     tokens = all(place.tap is not None and place.tap.layout == "tokens" for place, _ in chosen)
     plan.method |= {
         "at": [place.name for place, _ in chosen],
         "branch": {"name": "linear", "norm": True} if tokens else {"name": "conv"},
     }
     words = ", ".join(f"{place.name} ({100 * share:.0f} %)" for place, share in chosen)
-    plan.reasons.append(f"exits after these shares of the network's time, measured here: {words}")
+    where = "exits after these shares of the network's time, measured here"
+    plan.reasons[:] = [reason for reason in plan.reasons if not reason.startswith(where)]
+    plan.reasons.append(f"{where}: {words}")
 
 
 # --- time -------------------------------------------------------------------------------------------------------------
@@ -261,39 +298,51 @@ def _place_exits(plan: _Plan) -> None:
 
 def _fit_into(plan: _Plan, sizes: Sequence[int], seconds: float) -> tuple[int, dict[str, Any]]:
     """Takes the largest size at which a useful training fits into the time; gives its epochs, and how a step runs."""
-    survey, began = plan.survey, time.monotonic()
-    wanted = max(LEAST_EPOCHS, min(MOST_EPOCHS, SEEN // survey.train))
-    plan.size = sizes[0]
-    settings, rate = _rate(plan)
-    fits = [size for size in sizes if _epochs(plan, rate * (sizes[0] / size) ** 2, seconds) >= wanted]
-    if fits and fits[-1] != sizes[0]:
-        plan.size = fits[-1]
-        settings, rate = _rate(plan)
+    began = time.monotonic()
+    asked = plan.asked("train.epochs")
+    wanted = asked or plan.wanted
+    measured: dict[int, tuple[Train, float]] = {}
+
+    def fits(size: int) -> bool:
+        plan.size = size
+        measured[size] = _rate(plan)
+        return _epochs(plan, measured[size][1], seconds - (time.monotonic() - began)) >= wanted
+
+    at = 0
+    if fits(sizes[0]):  # a larger size takes at most as many times longer as it has more pixels
+        rates = [measured[sizes[0]][1] * (sizes[0] / size) ** 2 for size in sizes]
+        at = max(i for i, rate in enumerate(rates) if i == 0 or _epochs(plan, rate, seconds) >= wanted)
+        while at and not (sizes[at] in measured or fits(sizes[at])):
+            at -= 1
+        while at + 1 < len(sizes) and sizes[at + 1] not in measured and fits(sizes[at + 1]):
+            at += 1
+    plan.size = sizes[at]
+    settings, rate = measured[sizes[at]]
     fitting = _epochs(plan, rate, seconds - (time.monotonic() - began))
-    epochs = max(1, min(LONGEST[plan.pretrained], int(fitting)))
+    epochs = asked or max(1, min(LONGEST[plan.pretrained], int(fitting)))
     chosen = {key: getattr(settings, key) for key in ("precision", "memory_format", "compile")}
     chosen["precision_chosen"] = True
-    epoch_s = survey.train / rate
     plan.reasons.append(
-        f"{plan.size} pixels: about {rate:.0f} pictures/s, an epoch takes {duration(epoch_s)}; "
+        f"{plan.size} pixels: about {rate:.0f} pictures/s, an epoch takes {duration(plan.survey.learning / rate)}; "
         f"{some(epochs, 'epoch')} for {duration(seconds)}"
     )
-    if fitting < 1:
-        plan.reasons.append(f"a whole epoch takes longer than {duration(seconds)}: one is trained all the same")
+    if fitting < epochs:
+        what = "a whole epoch takes" if asked is None else f"{some(asked, 'epoch')} take"
+        plan.reasons.append(f"{what} longer than {duration(seconds)}: trained all the same")
     return epochs, chosen
 
 
 def _epochs(plan: _Plan, rate: float, seconds: float) -> float:
     """How many fit into the time, with validation after each, and the test pictures at the end."""
-    validated = plan.survey.validation
-    epoch_s = (plan.survey.train - validated + validated / FORWARD) / rate
-    return (RESERVE * seconds - plan.survey.test / FORWARD / rate) / epoch_s
+    survey = plan.survey
+    epoch_s = (survey.learning + (survey.val or survey.validation) / FORWARD) / rate
+    return (RESERVE * seconds - survey.test / FORWARD / rate) / epoch_s
 
 
 def _rate(plan: _Plan) -> tuple[Train, float]:
     """How a training step runs best at this size, and the pictures per second that it then takes."""
     document = _document("", plan, 10) | {"train": _train(plan, 10)}
-    recipe = make_recipe(document, where="the proposed recipe")
+    recipe = make_recipe(document, plan.changes, where="the proposed recipe")
     model, batch = _model(plan), recipe.data.batch_size
     inputs = example((3, plan.size, plan.size), batch, torch.randn)
     labels = torch.arange(batch) % plan.survey.classes
@@ -319,12 +368,13 @@ def _document(pictures: str, plan: _Plan, epochs: int) -> dict[str, Any]:
     data |= {"crop": max(2, plan.size // 8)} if small else {"crop_scale": [0.35, 1.0]}
     if not plan.pretrained and epochs >= 20:
         data["erase"] = 0.25
-    points = 4 if plan.method["name"] == "exits" else 1
     warmup = round(max(1.0, 0.2 * epochs), 1)
     loss: dict[str, Any] = {"name": "distill", "teachers": "largest", "lam": 0.5, "tau": 2.0, "smoothing": 0.1}
     loss |= {"warmup": warmup}
-    if points > 1 and plan.backbone["name"] == "fastnet":
+    if plan.method["name"] == "exits" and plan.backbone["name"] == "fastnet":
         loss |= {"lam": 0.3, "tau": 1.0, "smoothing": 0.2, "weights": [0.5, 0.5, 0.5, 1.0]}
+    elif plan.pretrained and "at" in plan.method:  # a trained network is not to be pulled towards its early exits
+        loss |= {"weights": [EARLY] * len(plan.method["at"]) + [1.0]}
     return {
         "data": data | {"holdout": holdout},
         "backbone": dict(plan.backbone),
@@ -342,18 +392,35 @@ def _batch(plan: _Plan) -> int:
 
 def _train(plan: _Plan, epochs: int) -> dict[str, Any]:
     common: dict[str, Any] = {"epochs": max(1, epochs), "decay_all": False, "init": plan.init}
-    if groups := METHODS[plan.method["name"]].sampled:
-        common["sample"] = groups[0]
+    method = METHODS[plan.method["name"]]
+    if method.sampled:
+        common["sample"] = method.sampled[0]
+    elif plan.method["name"] in ("slim", "elastic", "nested"):
+        common["sample"] = "sandwich"
     if not plan.pretrained:
         common |= {"schedule": "cosine", "warmup": round(0.2 * epochs, 1), "ema": 0.999}
         if plan.backbone["name"] == FROM_NOTHING:
             optimizer = {"name": "sgd", "momentum": 0.85, "nesterov": True}
             return common | {"optimizer": optimizer, "lr": 0.0015 * _batch(plan), "weight_decay": 1e-3}
         return common | {"optimizer": {"name": "sgd", "nesterov": True}, "lr": 0.1, "weight_decay": 5e-4}
-    adam = {"optimizer": {"name": "adamw"}, "weight_decay": 0.05, "schedule": "cosine", "warmup": 0.5, "ema": 0.999}
-    if plan.fine:
-        return common | adam | {"lr": 5e-4, "layer_decay": 0.75, "clip": 1.0}
-    return common | adam | {"lr": 1e-3}
+    steps = max(1, plan.survey.learning // _batch(plan))  # of an epoch
+    common |= FINE_TUNING | {"warmup": round(max(0.5, min(0.2 * epochs, WARM_STEPS / steps)), 1)}
+    if plan.backbone["name"] in ("timm", "vit") and _has_layer_norms(plan):
+        common |= {"layer_decay": 0.85, "clip": 1.0}
+    return common
+
+
+def _has_layer_norms(plan: _Plan) -> bool:
+    """Whether layers are normed as in transformers: such networks are fine-tuned with smaller steps further down."""
+    return any(isinstance(part, nn.LayerNorm) for part in _network(plan).modules())
+
+
+def _state_input(plan: _Plan) -> None:
+    expected = expected_input(plan.backbone) if plan.pretrained else {}
+    if expected:
+        mean, std = (", ".join(f"{value:.3g}" for value in expected[key]) for key in ("mean", "std"))
+        how = f"resized {expected['interpolation']}, mean {mean}, deviation {std}"
+        plan.reasons.append(f"pictures as the weights expect them: {how}")
 
 
 def train_pictures(
@@ -364,6 +431,9 @@ def train_pictures(
         cause = f"{folder} lies in {pictures}, but pictures are only read, never written to."
         raise CheckpointError(cause, "Choose another folder with --out.")
     if resume:
+        if changes or any(value is not None for value in asked.values()):
+            cause = "a training goes on with the recipe it was started with."
+            raise RecipeError(cause, "Leave the changes and options out.")
         if (folder / RECIPE).is_file():
             return train(None, folder, resume=True, quiet=quiet)
         raise CheckpointError(f"{folder} holds no training to resume.", f"Start it: supple train {pictures}.")

@@ -9,6 +9,7 @@ said; whether bf16 is multiplied or emulated, `supple.machine` knows, OpenVINO d
 """
 
 import threading
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,14 @@ ANY = -1  # in place of a size: an open one
 HINTS = {"fp32": "f32", "int8": "f32", "bf16": "bf16"}  # of int8 graphs: for the layers that are not quantised
 
 
+@cache
+def core() -> openvino.Core:
+    """The only one of the process, for good. Its plugin for CPUs puts a stack for signals under the thread that loads it,
+    and takes it away where the last core ends: in another thread, the next signal of the first one would be its last.
+    """
+    return openvino.Core()
+
+
 class OpenVinoEngine:
     name = "openvino"
     takes_missing = False
@@ -30,7 +39,6 @@ class OpenVinoEngine:
 
     def __init__(self, bundle: Bundle, threads: int, precision: str) -> None:
         self.bundle, self.precision = bundle, precision
-        self._core = openvino.Core()
         self._settings = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": threads}
         stages = bundle.graphs.stages
         self._chain = [graph for stage in stages for graph in (stage.body, stage.head) if graph is not None]
@@ -73,12 +81,12 @@ class OpenVinoEngine:
     def _compile(self, file: str, batch: int) -> Any:
         with self._lock:
             if (file, batch) not in self._compiled:
-                model = self._core.read_model(self.bundle.path(file))
+                model = core().read_model(self.bundle.path(file))
                 shapes = {entry: [batch, *entry.partial_shape[1:]] for entry in model.inputs}
                 model.reshape(shapes)
                 hint = HINTS["fp32" if file in self._gates else self.precision]  # a gate's score must not shift
                 settings = {**self._settings, "INFERENCE_PRECISION_HINT": hint}
-                self._compiled[file, batch] = self._core.compile_model(model, "CPU", settings)
+                self._compiled[file, batch] = core().compile_model(model, "CPU", settings)
             return self._compiled[file, batch]
 
 
