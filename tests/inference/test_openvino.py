@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-# Graphs and requests end in another thread than the one that made them; then the first one, the main one, gets a signal.
+# Graphs end in another thread than the main one, which made them; then a signal comes.
 SIGNALLED = """
 import gc, os, signal, threading
 import numpy as np, openvino

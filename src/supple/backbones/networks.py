@@ -139,8 +139,8 @@ def check_outputs(network: nn.Module, input_shape: ModelShape, num_classes: int)
 
 
 def timm_facts(name: str) -> Any:
-    """What timm publishes with a network of its own (input_size, num_classes, ...), with the weights that a tag names or
-    the usual ones; None: it has no such network.
+    """What timm publishes with a network of its own (input_size, num_classes, ...), and with the weights that a tag
+    names, or the usual ones; None: it has no such network.
     """
     import timm
 

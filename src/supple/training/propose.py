@@ -78,7 +78,8 @@ class Survey:
         return self.train if self.val else self.train - self.validation
 
     def __str__(self) -> str:
-        return f"{some(self.train + self.val + self.test, 'picture')} of {self.classes} classes, about {self.side} pixels a side"
+        all_of_them = some(self.train + self.val + self.test, "picture")
+        return f"{all_of_them} of {self.classes} classes, about {self.side} pixels a side"
 
 
 @dataclass(frozen=True)

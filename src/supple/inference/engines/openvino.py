@@ -26,8 +26,8 @@ HINTS = {"fp32": "f32", "int8": "f32", "bf16": "bf16"}  # of int8 graphs: for th
 
 @cache
 def core() -> openvino.Core:
-    """The only one of the process, for good. Its plugin for CPUs puts a stack for signals under the thread that loads it,
-    and takes it away where the last core ends: in another thread, the next signal of the first one would be its last.
+    """The only one of the process, for good. Its plugin gives a stack for signals to the thread that loads it, and
+    takes it away when the last core ends: if in another thread, the next signal of the first one ends the process.
     """
     return openvino.Core()
 
