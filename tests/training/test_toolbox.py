@@ -135,8 +135,11 @@ def test_layers_learn_the_slower_the_earlier_they_are_and_new_parts_at_full_rate
     assert sum(len(group["params"]) for group in groups) == len(list(model.parameters()))
     rates = {round(group.get("lr", 0.1), 6) for group in groups}
     assert {0.1, 0.05} <= rates
-    assert all(p.dim() <= 1 for group in groups if group.get("weight_decay") == 0 for p in group["params"])
-    assert all(p.dim() > 1 for group in groups if "weight_decay" not in group for p in group["params"])
+    spared = {id(vit.pos_embed), id(vit.cls_token)}
+    free = {id(p) for group in groups if group.get("weight_decay") == 0 for p in group["params"]}
+    assert free == {id(p) for p in model.parameters() if p.dim() <= 1} | spared
+    decaying = parameter_groups(model, Train(lr=0.1))
+    assert not any(group.get("weight_decay") == 0 for group in decaying)
     plain = supple.static(nn.Linear(4, 2), input_shape=(4,))
     with pytest.raises(RecipeError, match="does not say what its layers are"):
         rate_factors(plain, 0.5)

@@ -1,6 +1,6 @@
 """Parameter groups: which parameters learn at which rate, and which of them decay."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import nn
@@ -17,6 +17,8 @@ def parameter_groups(model: FlexibleModel, settings: Train) -> list[dict[str, An
         raise RecipeError("nothing in this model may learn.", "Set method.way or method.learn so that something does.")
     factors = rate_factors(model, settings.layer_decay)
     free = {id(parameter) for parameter in model.no_weight_decay()}
+    if not settings.decay_all:
+        free |= {id(parameter) for parameter in _spared(model)}
     groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
     for name, parameter in learning.items():
         decays = id(parameter) not in free and (settings.decay_all or parameter.dim() > 1)
@@ -30,6 +32,14 @@ def parameter_groups(model: FlexibleModel, settings: Train) -> list[dict[str, An
             group["weight_decay"] = 0.0
         found.append(group)
     return found
+
+
+def _spared(model: FlexibleModel) -> Iterator[nn.Parameter]:
+    """What networks of timm ask to be spared of weight decay: class tokens, position embeddings."""
+    for part in model.modules():
+        if part is not model and callable(names := getattr(part, "no_weight_decay", None)):
+            own = dict(part.named_parameters())
+            yield from (own[name] for name in names() if name in own)
 
 
 def rate_factors(model: FlexibleModel, layer_decay: float) -> Mapping[str, float]:
