@@ -30,7 +30,8 @@ def finalize(
     if not quiet:
         kind = "sample" if model.preprocess is None else model.preprocess.kind
         tested = some(model.ladder.rows[0].n or 0, f"{'validation' if test is val else 'test'} {kind}")
-        say(f"{folder}: best epoch {state.best_epoch}/{state.epoch}; scores on {tested}")
+        kept = "last" if recipe.train.select == "last" else "best"
+        say(f"{folder}: {kept} epoch {state.best_epoch}/{state.epoch}; scores on {tested}")
 
 
 def settled_points(settings: Train) -> list[Point]:

@@ -399,7 +399,7 @@ def end_epoch(
         if best:
             files.write(folder / BEST, checkpoint.weights_of(model))
         add_metrics(folder, line)
-    progress.epoch(state.epoch, line["loss"], scores, best)
+    progress.epoch(state.epoch, line["loss"], scores, best and settings.select != "last")
     state.next_epoch()
 
 
