@@ -76,15 +76,17 @@ class Elastic(Widths):
             raise RecipeError("method.points must rise in cost, and end with full.", f"Give {right}.")
 
     def _some(self) -> tuple[Point, ...]:
-        """Each axis alone, then mixtures, the cheapest among them, that spread over the costs."""
-        alone = [*(Point(width=width) for width in self.widths), *self.inner.points]
+        """Each axis alone, then mixtures, the cheapest among them; of too many, some that spread over the costs."""
+        full = self.rank(FULL)
         pairs = itertools.product(self.widths, self.inner.points[:-1])
         mixed = self.order(point._replace(width=width) for width, point in pairs)
-        room = max(1, PUBLISHED - len(alone))
-        if len(mixed) > room:
-            mixed = [mixed[place * len(mixed) // room] for place in range(room)]
-        full = self.rank(FULL)
-        return tuple(self.order(point for point in (*alone, *mixed) if point == FULL or self.rank(point) < full))
+        alone = self.order((*(Point(width=width) for width in self.widths), *self.inner.points[:-1]))
+        alone = _evenly(alone, PUBLISHED - (2 if mixed else 1))
+        mixed = _evenly(mixed, PUBLISHED - 1 - len(alone))
+        return tuple(self.order((*(point for point in (*alone, *mixed) if self.rank(point) < full), FULL)))
+
+    def rank(self, point: Point) -> float:
+        return super().rank(self.inner.alike(point) if isinstance(self.inner, Depth) else point)
 
     def draw(self, rng: random.Random) -> Point:
         point = self.inner.draw(rng) or rng.choice(self.inner.points)
@@ -113,6 +115,11 @@ class Elastic(Widths):
         if self.norms is not None:
             pairs = itertools.product((*self.widths, 1.0), self.inner.points)
             settle_norms(self, loader, [point._replace(width=width) for width, point in pairs])
+
+
+def _evenly(points: list[Point], count: int) -> list[Point]:
+    """At most so many of them, at even distances from the first on."""
+    return points if len(points) <= count else [points[place * len(points) // count] for place in range(count)]
 
 
 class Sorted(Dimensions):
