@@ -187,7 +187,10 @@ def table(found: Sequence[Line]) -> str:
         rows.append(f"| {' | '.join([*cells, size(line.checkpoint), size(line.exported)])} |")
     used = [letter for letter in NAMES if any(line.letter == letter for line in found)]
     legend = "; ".join(f"{letter}: {NAMES[letter]}" for letter in used)
-    remark = "Of policies (E, G) the first time is the mean: a median would hide the slow answers."
+    remark = (
+        "Of policies (E, G) the first time is the mean: a median would hide the slow answers. Those of about so many "
+        "points lose them as the validation pictures estimate it, without a margin of error."
+    )
     return "\n".join([*rows, "", f"{legend}.", *([remark] if {"E", "G"} & {*used} else [])])
 
 
