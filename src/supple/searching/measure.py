@@ -129,8 +129,8 @@ def _on_footing(rows: Iterable[Row], first: Row | None) -> list[Row]:
 
 
 def _scaled(row: Row, scale: float) -> Row:
-    known = {name: getattr(row, name) for name in TIMES}
-    return replace(row, **{name: None if ms is None else scale * ms for name, ms in known.items()})
+    known: dict[str, Any] = {name: scale * ms for name in TIMES if (ms := getattr(row, name)) is not None}
+    return replace(row, **known)
 
 
 def _timed(row: Row, times: Row) -> Row:
