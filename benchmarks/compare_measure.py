@@ -161,7 +161,8 @@ def near_full(
 ) -> Policy | None:
     """The policy of the smallest budget of MACs that, like all larger ones, loses at most this much, as the validation
     pictures estimate it. `max_drop` promises more: it keeps two standard errors in reserve, which of 1,000 pictures are
-    about as much as half a point. None: no budget below the full network's cost does."""
+    more than half a point. None: no budget below the full network's cost does.
+    """
     found = None
     for share in SHARES:
         try:
