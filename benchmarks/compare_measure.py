@@ -221,7 +221,12 @@ def follow(one: Predictor, data: Any, batch: int, static: Callable[[Any], Any] |
                     where[answer.point] = where.get(answer.point, 0) + 1
     p50, p95 = np.percentile(spent["policy"], (50, 95))
     times = {"p50_ms": float(p50), "p95_ms": float(p95), "mean_ms": float(np.mean(spent["policy"]))}
-    return {**times, "reference_ms": float(np.mean(spent["static"])), "where": where, "answers": pack(np.array(right))}
+    return {**times, **reference_times(spent["static"]), "where": where, "answers": pack(np.array(right))}
+
+
+def reference_times(spent: Sequence[float]) -> dict[str, float]:
+    """The mean, for a ratio of means; and the median, which is what all times are scaled by."""
+    return {"reference_ms": float(np.mean(spent)), "reference_p50_ms": float(np.median(spent))}
 
 
 Opener = Callable[[Policy], Predictor]  # opens a network so that it follows a policy
@@ -335,7 +340,7 @@ def measure_early(bench: Bench, other: Any, folder: Path) -> dict[str, Any]:
         times = {"p50_ms": float(p50), "p95_ms": float(p95), "mean_ms": float(np.mean(spent["other"]))}
         return {
             **times,
-            "reference_ms": float(np.mean(spent["static"])),
+            **reference_times(spent["static"]),
             "where": where,
             "answers": pack(np.array(right)),
         }

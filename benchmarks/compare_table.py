@@ -103,7 +103,7 @@ def lines(results: Sequence[Result]) -> list[Line]:
             engine, batch = row["engine"], row["batch"]
             letter = "E" if arm == "A" else arm[0]
             line = found.setdefault((letter + row["policy"], engine, arm), Line(letter, row["policy"], engine))
-            scale = usual.get((engine, batch), row["reference_ms"]) / row["reference_ms"]
+            scale = usual.get((engine, batch), row["reference_p50_ms"]) / row["reference_p50_ms"]
             note(line, result, batch, row["mean_ms"] * scale, row["p95_ms"] * scale, row["answers"])
     return list(found.values())
 

@@ -280,6 +280,15 @@ def test_times_are_those_of_a_machine_as_fast_as_it_mostly_was():
     assert found["full"].accuracy == 90
 
 
+def test_a_policy_is_scaled_by_the_median_of_the_reference_as_points_are():
+    """Else a few slow calls of the reference would make the policy look fast."""
+    row = {"policy": "exits", "engine": "torch", "batch": 1, "p50_ms": 1.0, "mean_ms": 3.0, "p95_ms": 9.0}
+    row |= {"reference_ms": 40.0, "reference_p50_ms": 4.0, "answers": pack(np.arange(100) < 90), "where": {}}
+    found = lines([{**result("A", {"full": (0.9, 2.0)}), "policies": [row]}])
+    assert {line.letter: line.ms(1) for line in found} == {"A": 2.0, "E": 1.5}
+    assert compare_measure.reference_times([2.0, 3.0, 10.0]) == {"reference_ms": 5.0, "reference_p50_ms": 3.0}
+
+
 def test_a_point_that_is_worse_than_a_static_network_of_its_time_is_named(tmp_path):
     elastic = result("A", {"exit=1": (0.78, 1.0), "full": (0.90, 4.0)})
     shelved = [result("B exit=1", {"full": (0.80, 1.0)}), result("B full", {"full": (0.90, 4.0)})]
