@@ -139,6 +139,16 @@ def test_widths_that_leave_nothing_of_a_block_are_refused():
         transformer(widths=(0.001, 1.0))
 
 
+@pytest.mark.parametrize(
+    ("widths", "said"),
+    [((0.5, 0.51, 1.0), "0.5 and 0.51 keep the same"), ((0.5, 0.999, 1.0), "0.999 and 1 keep the same")],
+)
+@pytest.mark.parametrize("make", MAKERS)
+def test_widths_that_differ_in_nothing_are_refused(make, widths, said):
+    with pytest.raises(RecipeError, match=said):
+        make(widths=widths)
+
+
 # --- what a point computes --------------------------------------------------------------------------------------------
 
 

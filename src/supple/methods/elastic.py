@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from supple.backbones.dims import blocks_of
+from supple.backbones.dims import blocks_of, shape_of
 from supple.backbones.protocols import as_exits, as_trunk
 from supple.errors import PointError, RecipeError
 from supple.methods.depth import Depth
@@ -55,7 +55,7 @@ class Elastic(Widths):
         narrowing: Narrowing
         if as_trunk(backbone) is not None:
             inner = Depth(backbone, at=at, branch=branch, layers=layers, tokens=tokens, **facts)  # type: ignore[arg-type]
-            narrowing = Sorted(backbone, widths[:-1], multiple=MULTIPLE)
+            narrowing = Sorted(backbone, widths[:-1])
             norms = None
         else:
             if layers or tokens:
@@ -124,6 +124,14 @@ def _evenly(points: list[Point], count: int) -> list[Point]:
 
 class Sorted(Dimensions):
     """The narrowing of transformers whose dimensions are sorted by the size of their weights before a training."""
+
+    def __init__(self, network: nn.Module, widths: Sequence[float]) -> None:
+        super().__init__(network, widths, multiple=MULTIPLE)
+        sizes = [*self.shapes.items(), (1.0, shape_of(network))]
+        for (less, small), (more, large) in itertools.pairwise(sizes):
+            if small == large:
+                cause = f"method.widths: {less:g} and {more:g} keep the same dimensions of every block."
+                raise RecipeError(cause, f"Leave one of them out: dimensions are kept in multiples of {MULTIPLE}.")
 
     def start(self, model: FlexibleModel, fresh: Sequence[str]) -> None:
         if "sorted" in fresh:
