@@ -9,11 +9,13 @@ C those in int8 (and bf16)      D the elastic points likewise       E calibrated
 F Torch-Pruning of the full static network, and fine-tuning (pip install torch-pruning)
 G earlyon on the same backbone (pip install earlyon)      H token merging on the static transformer, without training
 
-A and B with every seed, the others with the first. Same data, machine, engines and threads; whatever needs the weights
-(int8, exports, times, policies) is done right after each training. DIR lies outside the repository. Started again, it
-goes on where it was: trainings, exports and measurements that are there stay. After each run its result is written:
-scores of every point on all test pictures, right or wrong of each, times beside a reference, minutes, bytes, log.
-section.key=value changes the recipe (recipes/zoo/), as for supple train; such runs are others, with other results.
+A and B with every seed, the others with the first. Same data, machine, engines and threads; all trainings have the
+precision and memory format that suit A best here. Whatever needs the weights (int8, exports, times, policies) is done
+right after each training. Policies have the smallest budget of MACs that loses half a point at most, as validation
+pictures estimate it. An arm whose package is missing is named and left out. DIR lies outside the repository. Started
+again, it goes on where it was: trainings, exports and measurements that are there stay. After each run its result is
+written: scores of every point on all test pictures, right or wrong of each, times beside a reference, minutes, bytes,
+log. section.key=value changes the recipe (recipes/zoo/), as for supple train; such runs are others, with other results.
 """
 
 import argparse
@@ -22,8 +24,9 @@ import json
 import random
 import statistics
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +45,10 @@ from supple.losses import make_objective
 from supple.machine import machine, versions
 from supple.methods.static import Static
 from supple.model import FlexibleModel
+from supple.point import Point
 from supple.recipe import Recipe, load_recipe
 from supple.sampling import sandwich
-from supple.training.autotune import Timing
+from supple.training.autotune import Timing, choose, settle_precision
 from supple.training.build import fresh_model, load_data
 from supple.training.loop import train
 
@@ -59,6 +63,7 @@ ARMS = {  # in the order that they can be run in: F and H start from the full st
 TUNING = 0.5  # of the epochs, after pruning,
 GENTLE = 0.2  # at this share of the rate
 RESERVE = 0.85  # of the minutes for steps; the rest for validation, averaging and saving
+PACKAGES = {"F": ("torch_pruning", "torch-pruning"), "G": ("earlyon", "earlyon")}  # modules, and what to install
 WITHIN = {"C": "B", "D": "A", "E": "A"}  # what is measured in the run of another letter
 GONE = ("init", "sample", "settle", "cache_features", "cache_augmented", "precision_chosen")
 
@@ -96,12 +101,14 @@ def slug(arm: str) -> str:
 # --- what there is to do ----------------------------------------------------------------------------------------------
 
 
-def jobs(family: str, only: Sequence[str], seeds: Sequence[int]) -> list[tuple[str, int]]:
-    """Arms and seeds in order. F and H need the full static network: it comes before them, asked for or not."""
+def jobs(family: str, only: Sequence[str], seeds: Sequence[int], missing: Iterable[str] = ()) -> list[tuple[str, int]]:
+    """Arms and seeds in order, without letters that cannot be run here. F and H need the full static network: it comes
+    before them, asked for or not."""
     letters = {WITHIN.get(letter, letter) for letter in only} or {arm[0] for arm in ARMS[family]}
     unknown = letters - {arm[0] for arm in ARMS[family]}
     if unknown:
         raise SystemExit(f"error: there is no {', '.join(sorted(unknown))} in the {family} family.")
+    letters -= {*missing}
     found = []
     for arm in ARMS[family]:
         needed = arm == "B full" and letters & {"F", "H"}
@@ -109,6 +116,13 @@ def jobs(family: str, only: Sequence[str], seeds: Sequence[int]) -> list[tuple[s
             every = arm[0] in letters and arm[0] in ("A", "B")
             found += [(arm, seed) for seed in (seeds if every else seeds[:1])]
     return found
+
+
+def missing_packages(family: str, only: Sequence[str]) -> dict[str, str]:
+    """The letters that are asked for and cannot be run here, and what they need."""
+    asked = {*only} or {arm[0] for arm in ARMS[family]}
+    needed = {letter: names for letter, names in PACKAGES.items() if letter in asked}
+    return {letter: package for letter, (module, package) in needed.items() if find_spec(module) is None}
 
 
 def scaled(recipe: Recipe, epochs: int) -> Recipe:
@@ -122,35 +136,53 @@ def scaled(recipe: Recipe, epochs: int) -> Recipe:
     return recipe.model_copy(update={"train": settings, "loss": loss})
 
 
-def fitting_epochs(recipe: Recipe, splits: Splits, minutes: float) -> int:
-    """How many epochs of the elastic training the minutes hold: at least one, at most the recipe's own."""
-    model = fresh_model(recipe, splits)
-    rng = random.Random(0)
+def timing(recipe: Recipe, splits: Splits) -> tuple[Timing, list[list[Point]]]:
+    """The elastic network on a batch of its own, and the points of some steps."""
+    model, rng = fresh_model(recipe, splits), random.Random(0)
     drawn = [sandwich(model.points, rng, model.draw) for _ in range(4)]
-    size = recipe.data.batch_size
-    pair = next(iter(as_batches(splits.train).in_order(size)))[:2]
+    batch = next(iter(as_batches(splits.train).in_order(recipe.data.batch_size)))[:2]
     objective = make_objective(recipe.loss, model.points, "classes")
-    settings = recipe.train.model_copy(
-        update={"compile": "off", "precision": "fp32", "memory_format": "channels_first"}
-    )
-    steps = [Timing(model, points, objective, pair, time.perf_counter).step_s(settings) for points in drawn]
-    epoch_s = as_batches(splits.train).steps(size) * statistics.fmean(steps)
+    return Timing(model, drawn[0], objective, batch, time.perf_counter), drawn
+
+
+def form(recipe: Recipe, splits: Splits) -> dict[str, str]:
+    """Precision, memory format and compilation that this machine trains the elastic network best with."""
+    one, steps = timing(recipe, splits)[0], recipe.train.epochs * as_batches(splits.train).steps(recipe.data.batch_size)
+    settings, device = settle_precision(recipe.train), torch.device("cpu")
+    chosen = choose(settings, one.model, one.points, one.batch, steps, one.objective, device, quiet=True)
+    return {name: getattr(chosen, name) for name in ("precision", "memory_format", "compile")}
+
+
+def fitting_epochs(recipe: Recipe, splits: Splits, minutes: float) -> int:
+    """How many epochs of the elastic training, in the form that the recipe has, the minutes hold: at least one, at most
+    the recipe's own."""
+    one, drawn = timing(recipe, splits)
+    step_s = statistics.fmean(replace(one, points=points).step_s(recipe.train) for points in drawn)
+    epoch_s = as_batches(splits.train).steps(recipe.data.batch_size) * step_s
     return max(1, min(recipe.train.epochs, int(RESERVE * 60 * minutes / epoch_s)))
 
 
 def planned(given: argparse.Namespace, runs: Path) -> tuple[Recipe, Splits]:
-    """The recipe of A with threads and epochs, which are measured once and kept in plan.json."""
+    """The recipe of A with threads, form and epochs: measured once, and kept in plan.json. All arms are trained so."""
     changes = [*given.changes, f"train.threads={given.threads}"] + ([f"train.init={given.init}"] if given.init else [])
     recipe = load_recipe(HERE.parent / f"recipes/zoo/{RECIPES[given.family]}.yaml", changes)
     splits, plan = load_data(recipe), runs / "plan.json"
     about = {"recipe": recipe.resolved(), "minutes": given.minutes_per_run}
     known = json.loads(plan.read_text()) if plan.is_file() else {}
-    if known.get("about") != about:
+    if known.get("about") != about or "form" not in known:
         torch.set_num_threads(given.threads)
-        known = {"about": about, "epochs": fitting_epochs(recipe, splits, given.minutes_per_run)}
+        chosen = form(recipe, splits)
+        epochs = fitting_epochs(formed(recipe, chosen), splits, given.minutes_per_run)
+        known = {"about": about, "form": chosen, "epochs": epochs}
         files.write(plan, json.dumps(known, indent=1))
-    print(f"{given.family}: {known['epochs']} epochs of at most {recipe.train.epochs}; {splits}", flush=True)
-    return scaled(recipe, known["epochs"]), splits
+    words = ", ".join(known["form"].values())
+    print(f"{given.family}: {known['epochs']} epochs of at most {recipe.train.epochs}; {words}; {splits}", flush=True)
+    return scaled(formed(recipe, known["form"]), known["epochs"]), splits
+
+
+def formed(recipe: Recipe, chosen: Mapping[str, str]) -> Recipe:
+    """The recipe with nothing of the form left to be measured."""
+    return recipe.model_copy(update={"train": recipe.train.model_copy(update=dict(chosen))})
 
 
 # --- one run ----------------------------------------------------------------------------------------------------------
@@ -265,7 +297,12 @@ def main() -> None:
         bench = Bench(splits, given.threads, given.rounds, reference, runs)
         setup = Setup(given.family, recipe, splits, bench, given.results)
         wanted = [letter.strip() for letter in given.only.split(",") if letter.strip()]
-        for arm, seed in jobs(given.family, wanted, [int(seed) for seed in given.seeds.split(",")]):
+        missing = missing_packages(given.family, wanted)
+        for letter, package in missing.items():
+            print(
+                f"{letter} is left out: it needs {package}, which is not installed: pip install {package}", flush=True
+            )
+        for arm, seed in jobs(given.family, wanted, [int(seed) for seed in given.seeds.split(",")], missing):
             if is_done(setup, arm, seed):
                 print(f"{arm}, seed {seed}: done before ({setup.result(arm, seed)})", flush=True)
                 continue

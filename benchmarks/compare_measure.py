@@ -2,6 +2,7 @@
 times beside a reference, in PyTorch and exported. Each step is kept in a file of its own: an interruption loses one.
 """
 
+import copy
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,6 +36,9 @@ ENGINES = {"onnx": "onnxruntime", "openvino": "openvino"}
 EVERYTHING = 1.0  # of the score: what int8 loses is reported, not refused
 ALL_KINDS = (("onnx", "fp32"), ("onnx", "int8"), ("openvino", "fp32"), ("openvino", "int8"))
 SOME_KINDS = (("onnx", "fp32"), ("openvino", "fp32"))
+MOST_LOST = 0.005  # of the accuracy, by policies that are near the full network
+WITHIN_LOST = f"about {100 * MOST_LOST:g} points"
+SHARES = tuple(step / 20 for step in range(19, 1, -1))  # of the full network's MACs, as budgets of policies
 CASCADE = ("width=0.5", "width=0.75", "full")
 TIMED_BATCHES = 1000  # of those that a policy answers, so many are timed, in turn with the full network
 
@@ -76,6 +80,17 @@ class Bench:
         return {
             to: self.export(self.reference, folder.with_name(f"{REFERENCE}-{to}"), to, "fp32") for to, _ in SOME_KINDS
         }
+
+    def reference_call(self) -> Callable[[Any], torch.Tensor]:
+        """The reference network as plain PyTorch, from an array to logits."""
+        network = self.reference.get_submodule("backbone").eval()
+
+        def call(x: Any) -> torch.Tensor:
+            with torch.inference_mode():
+                logits: torch.Tensor = network(torch.from_numpy(x))
+                return logits
+
+        return call
 
 
 def own_choices(bundle: Bundle) -> list[Choice]:
@@ -126,14 +141,9 @@ def times_of(bench: Bench, model: FlexibleModel, bundles: Sequence[Bundle], batc
     made: list[tuple[Choice, Predictor]] = [(Choice("torch"), of_model(model, bench.threads))]
     for bundle in (*bundles, *bench.references().values()):
         made += [(choice, of_bundle(bundle, choice.engine, bench.threads)) for choice in own_choices(bundle)]
-    network = bench.reference.get_submodule("backbone").eval()
-
-    def reference(x: Any) -> Any:
-        with torch.inference_mode():
-            return network(torch.from_numpy(x[0]))
-
+    reference = bench.reference_call()
     how: dict[str, Any] = {"batch": batch, "threads": bench.threads, "rounds": bench.rounds, "seconds": 600.0}
-    found = list(compare(made, {REFERENCE: reference}, **how))
+    found = list(compare(made, {REFERENCE: lambda x: reference(x[0])}, **how))
     for _, one in made:
         one.close()
     beside = {"torch": next(row.p50_ms for row in found if row.point == REFERENCE)}
@@ -146,31 +156,63 @@ def times_of(bench: Bench, model: FlexibleModel, bundles: Sequence[Bundle], batc
 # --- policies ---------------------------------------------------------------------------------------------------------
 
 
+def near_full(
+    model: FlexibleModel, held: Any, points: Sequence[str] | None = None, lost: float = MOST_LOST
+) -> Policy | None:
+    """The policy of the smallest budget of MACs that, like all larger ones, loses at most this much, as the validation
+    pictures estimate it. `max_drop` promises more: it keeps two standard errors in reserve, which of 1,000 pictures are
+    more than half a point. None: no budget below the full network's cost does.
+    """
+    found = None
+    for share in SHARES:
+        try:
+            policy = supple.calibrate(model, held, points=points, budget_macs=f"{share:g}x")
+        except RecipeError:  # below the cheapest point
+            break
+        if estimated_loss(policy) > lost:
+            break
+        found = policy
+    return found
+
+
+def estimated_loss(policy: Policy) -> float:
+    """Of accuracy against the full model, on the half of the pictures that decided and on the other one."""
+    halves = [policy.facts[half] for half in ("expected", "achieved")]
+    lost = sum(half["n"] * (half["full_accuracy"] - half["accuracy"]) for half in halves)
+    return float(lost / sum(half["n"] for half in halves))
+
+
 def policies_of(bench: Bench, model: FlexibleModel) -> dict[str, Policy]:
     """Calibrated on the validation pictures: the exits of full width, and a cascade of widths. What no policy of some
     points can reach is said and left out."""
-    found = {}
+    found, held = {}, bench.splits.val
     for name, points in (("exits", None), ("widths", CASCADE)):
-        for word, target in (("within 0.5 points", {"max_drop": 0.005}), ("half of the MACs", {"budget_macs": "0.5x"})):
-            try:
-                found[f"{name}, {word}"] = supple.calibrate(model, bench.splits.val, points=points, **target)
-            except RecipeError as error:
-                print(f"policy {name}, {word}: {error.cause}", flush=True)
+        if (policy := near_full(model, held, points)) is not None:
+            found[f"{name}, {WITHIN_LOST}"] = policy
+        else:
+            print(f"policy {name}: no budget of MACs loses as little as {100 * MOST_LOST:g} points", flush=True)
+        try:
+            found[f"{name}, half of the MACs"] = supple.calibrate(model, held, points=points, budget_macs="0.5x")
+        except RecipeError as error:
+            print(f"policy {name}, half of the MACs: {error.cause}", flush=True)
     model.policy = None
     return found
 
 
-def follow(one: Predictor, data: Any, batch: int) -> dict[str, Any]:
-    """A policy on all test pictures, and the full network in turn with it: milliseconds of one batch."""
+def follow(one: Predictor, data: Any, batch: int, static: Callable[[Any], Any] | None = None) -> dict[str, Any]:
+    """A policy on all test pictures, and in turn with it the full network, or another one: milliseconds of a batch."""
     spent: dict[str, list[float]] = {"policy": [], "static": []}
     right, where = [], dict.fromkeys((str(point) for point in (one.policy.points if one.policy else ())), 0)
     one.warm(batch)
-    ways: dict[str, dict[str, Any]] = {"static": {"point": "full"}, "policy": {"confident": True}}
+    ways: dict[str, Callable[[Any], Any]] = {
+        "static": static or (lambda x: one.predict(x, point="full")),
+        "policy": lambda x: one.predict(x, confident=True),
+    }
     for turn, (x, y) in enumerate(arrays(data, batch)):
         order = ["static", "policy"] if turn < TIMED_BATCHES else ["policy"]
         for way in order[:: 1 if turn % 2 else -1]:
             start = time.perf_counter()
-            answers = one.predict(x, **ways[way])
+            answers = ways[way](x)
             if turn < TIMED_BATCHES:
                 spent[way].append(1000 * (time.perf_counter() - start))
             if way == "policy":
@@ -179,24 +221,52 @@ def follow(one: Predictor, data: Any, batch: int) -> dict[str, Any]:
                     where[answer.point] = where.get(answer.point, 0) + 1
     p50, p95 = np.percentile(spent["policy"], (50, 95))
     times = {"p50_ms": float(p50), "p95_ms": float(p95), "mean_ms": float(np.mean(spent["policy"]))}
-    return {**times, "reference_ms": float(np.mean(spent["static"])), "where": where, "answers": pack(np.array(right))}
+    return {**times, **reference_times(spent["static"]), "where": where, "answers": pack(np.array(right))}
 
 
-def followed(bench: Bench, policies: Mapping[str, Policy], bundles: Sequence[Bundle], steps: Steps) -> list[Any]:
+def reference_times(spent: Sequence[float]) -> dict[str, float]:
+    """The mean, for a ratio of means; and the median, which is what all times are scaled by."""
+    return {"reference_ms": float(np.mean(spent)), "reference_p50_ms": float(np.median(spent))}
+
+
+Opener = Callable[[Policy], Predictor]  # opens a network so that it follows a policy
+
+
+def openers(bench: Bench, model: FlexibleModel, bundles: Sequence[Bundle]) -> dict[str, Opener]:
+    """A network on every engine in fp32. On PyTorch it is the model itself."""
+
+    def torch_itself(policy: Policy) -> Predictor:
+        view = copy.copy(model)
+        view.policy = policy
+        return of_model(view, bench.threads)
+
+    found: dict[str, Opener] = {"torch": torch_itself}
+    for bundle in (bundle for bundle in bundles if bundle.precision == "fp32"):
+        for choice in own_choices(bundle):
+            found[choice.engine] = lambda policy, bundle=bundle, engine=choice.engine: of_bundle(
+                replace(bundle, policy=policy), engine, bench.threads
+            )
+    return found
+
+
+def followed(
+    bench: Bench, model: FlexibleModel, policies: Mapping[str, Policy], bundles: Sequence[Bundle], steps: Steps
+) -> list[Any]:
+    """Every policy on every engine: in PyTorch beside the reference network, as all that is timed there."""
     found = []
     for name, policy in policies.items():
-        for bundle in (bundle for bundle in bundles if bundle.precision == "fp32"):
-            for choice in own_choices(bundle):
-                for batch in BATCHES:
+        for engine, opened in openers(bench, model, bundles).items():
+            for batch in BATCHES:
 
-                    def one_way(bundle: Bundle = bundle, choice: Choice = choice, policy: Policy = policy,
-                                batch: int = batch) -> dict[str, Any]:  # fmt: skip
-                        following = replace(bundle, policy=policy)
-                        with of_bundle(following, choice.engine, bench.threads) as one:
-                            return follow(one, bench.splits.test, batch)
+                def one_way(
+                    opened: Opener = opened, policy: Policy = policy, engine: str = engine, batch: int = batch
+                ) -> dict[str, Any]:
+                    beside = bench.reference_call() if engine == "torch" else None
+                    with opened(policy) as one:
+                        return follow(one, bench.splits.test, batch, beside)
 
-                    key = f"policy {name} {choice.engine} {batch}"
-                    found.append({"policy": name, "engine": choice.engine, "batch": batch, **steps(key, one_way)})
+                key = f"policy {name} {engine} {batch}"
+                found.append({"policy": name, "engine": engine, "batch": batch, **steps(key, one_way)})
     return found
 
 
@@ -226,7 +296,7 @@ def measure(bench: Bench, model: FlexibleModel, folder: Path, every: bool, follo
         found["times"] += steps(f"times {batch}", lambda batch=batch: times_of(bench, model, bundles, batch))
     if follows:
         known = steps("policies", lambda: {k: v.to_json() for k, v in policies_of(bench, model).items()})
-        found["policies"] = followed(bench, {k: Policy.from_json(v) for k, v in known.items()}, bundles, steps)
+        found["policies"] = followed(bench, model, {k: Policy.from_json(v) for k, v in known.items()}, bundles, steps)
     found["bytes"] = {f"{bundle.kind} {bundle.precision}": size_of(bundle.folder) for bundle in bundles}
     return found
 
@@ -236,14 +306,15 @@ def size_of(folder: Path) -> int:
 
 
 def measure_early(bench: Bench, other: Any, folder: Path) -> dict[str, Any]:
-    """earlyon's wrapper, calibrated by itself; answers and times of its own calls beside the full network's."""
+    """earlyon's wrapper, calibrated by itself (it takes the estimate on the validation pictures as it is, too); answers
+    and times of its own calls beside the full network's."""
     from earlyon.core.thresholds import calibrate_thresholds
 
     steps = Steps(folder.with_name(f"{folder.name}.measured.json"))
     held = [(x, y) for x, y, _ in as_batches(bench.splits.val).in_order(256)]
     torch.set_num_threads(bench.threads)
-    calibrate_thresholds(other, held, target_accuracy_drop=0.005)
-    network = bench.reference.get_submodule("backbone").eval()
+    calibrate_thresholds(other, held, target_accuracy_drop=MOST_LOST)
+    reference = bench.reference_call()
 
     def run(batch: int) -> dict[str, Any]:
         spent: dict[str, list[float]] = {"other": [], "static": []}
@@ -252,8 +323,7 @@ def measure_early(bench: Bench, other: Any, folder: Path) -> dict[str, Any]:
         for turn, (x, y, _) in enumerate(as_batches(bench.splits.test).in_order(batch)):
             if turn < TIMED_BATCHES:
                 start = time.perf_counter()
-                with torch.inference_mode():
-                    network(x)
+                reference(x.numpy())
                 spent["static"].append(1000 * (time.perf_counter() - start))
             start = time.perf_counter()
             if batch == 1:
@@ -270,7 +340,7 @@ def measure_early(bench: Bench, other: Any, folder: Path) -> dict[str, Any]:
         times = {"p50_ms": float(p50), "p95_ms": float(p95), "mean_ms": float(np.mean(spent["other"]))}
         return {
             **times,
-            "reference_ms": float(np.mean(spent["static"])),
+            **reference_times(spent["static"]),
             "where": where,
             "answers": pack(np.array(right)),
         }
@@ -278,5 +348,5 @@ def measure_early(bench: Bench, other: Any, folder: Path) -> dict[str, Any]:
     found = []
     for batch in BATCHES:
         timed = steps(f"early {batch}", lambda batch=batch: run(batch))
-        found.append({"policy": "earlyon, within 0.5 points", "engine": "torch", "batch": batch, **timed})
+        found.append({"policy": f"earlyon, {WITHIN_LOST}", "engine": "torch", "batch": batch, **timed})
     return {"answers": {}, "times": [], "policies": found, "bytes": {}}

@@ -144,10 +144,8 @@ def _norm(norm: nn.BatchNorm2d) -> nn.BatchNorm2d:
 
 def pruned(static: FlexibleModel, splits: Splits, share: float, divisor: int = 8) -> Static:
     """The trained full network with this share of its channels: those of the largest groups of weights (DepGraph)."""
-    try:
-        import torch_pruning as tp
-    except ImportError:
-        raise SystemExit("error: F needs Torch-Pruning, which is not installed.\n  pip install torch-pruning") from None
+    import torch_pruning as tp
+
     backbone = static.get_submodule("backbone")
     assert isinstance(backbone, Cut)
     network = Plain(backbone).eval().requires_grad_(True)
@@ -179,11 +177,9 @@ class Early(Fast):
     """FastNet with earlyon's own heads where FastNet has exits."""
 
     def __init__(self, net: FastNet, num_classes: int) -> None:
+        from earlyon.core.exit_head import EarlyExitHead
+
         super().__init__()
-        try:
-            from earlyon.core.exit_head import EarlyExitHead
-        except ImportError:
-            raise SystemExit("error: G needs earlyon, which is not installed.\n  pip install earlyon") from None
         self.blocks = net.blocks
         channels = [last_channels(block) for block in net.blocks[:-1]]
         heads = [OnState(EarlyExitHead(count, num_classes)) for count in channels]

@@ -103,7 +103,7 @@ def lines(results: Sequence[Result]) -> list[Line]:
             engine, batch = row["engine"], row["batch"]
             letter = "E" if arm == "A" else arm[0]
             line = found.setdefault((letter + row["policy"], engine, arm), Line(letter, row["policy"], engine))
-            scale = usual.get((engine, batch), row["reference_ms"]) / row["reference_ms"]
+            scale = usual.get((engine, batch), row["reference_p50_ms"]) / row["reference_p50_ms"]
             note(line, result, batch, row["mean_ms"] * scale, row["p95_ms"] * scale, row["answers"])
     return list(found.values())
 
@@ -187,7 +187,10 @@ def table(found: Sequence[Line]) -> str:
         rows.append(f"| {' | '.join([*cells, size(line.checkpoint), size(line.exported)])} |")
     used = [letter for letter in NAMES if any(line.letter == letter for line in found)]
     legend = "; ".join(f"{letter}: {NAMES[letter]}" for letter in used)
-    remark = "Of policies (E, G) the first time is the mean: a median would hide the slow answers."
+    remark = (
+        "Of policies (E, G) the first time is the mean: a median would hide the slow answers. Those of about so many "
+        "points lose them as the validation pictures estimate it, without a margin of error."
+    )
     return "\n".join([*rows, "", f"{legend}.", *([remark] if {"E", "G"} & {*used} else [])])
 
 

@@ -3,8 +3,8 @@
     supple train recipes/zoo/cifar10_small.yaml --out runs/cifar10_small
     python benchmarks/ship.py runs/cifar10_small          # into src/supple/networks/cifar10_small
 
-The weights are rounded to fp16. The scores of all points on all test pictures, and the thresholds of a policy for half
-of the MACs, are computed anew of these stored weights. No times and no paths of this machine go along.
+The weights are rounded to fp16. The scores of all points on all test pictures, and the thresholds of a policy (for 0.6
+of the MACs), are computed anew of these stored weights. No times and no paths of this machine go along.
 """
 
 import argparse
@@ -26,13 +26,14 @@ from supple.scoring import evaluate
 from supple.text import size
 from supple.training.build import data_of
 
+BUDGET = "0.6x"  # of the full network's MACs, on average
 LARGEST = 2_000_000  # bytes of all files
 KEPT = ("format", "recipe", "task", "classes", "input_shape", "preprocess", "points", "settled", "versions", "imports")
 KEPT += ("epoch", "epochs")
 _PLACE = re.compile(r'"(?:/|~|[A-Za-z]:\\|\\\\)')  # how a path of a machine begins, in JSON
 
 
-def ship(run: Path, out: Path, budget: str = "0.5x") -> Ladder:
+def ship(run: Path, out: Path, budget: str = BUDGET) -> Ladder:
     """Writes the folder that ships, in place of what was there; gives the ladder of the stored weights."""
     with tempfile.TemporaryDirectory() as folder:
         part = Path(folder)
@@ -101,7 +102,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
     parser.add_argument("--out", type=Path, help="default: the folder of the run's name among supple's networks")
-    parser.add_argument("--budget-macs", default="0.5x", help="of the policy, on average")
+    parser.add_argument("--budget-macs", default=BUDGET, help="of the policy, on average")
     given = parser.parse_args()
     out = given.out or networks.FOLDER / given.run.name
     before = {row.point: row.score for row in checkpoint.load_ladder(given.run).where(precision="fp32")}

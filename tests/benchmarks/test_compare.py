@@ -1,21 +1,28 @@
 """The comparison: what is compared has the same size, and the tables are what the results say."""
 
+import argparse
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
+from torch.utils.data import TensorDataset
 
+import compare
+import compare_measure
 from compare import SHELF, jobs, scaled
 from compare_networks import Plain, early, merging, narrow, pruned, shelf, sizes, wrapped
 from compare_table import Line, against, draw, lines, page, static_at
-from supple.experiments.results import pack
+from supple.errors import RecipeError
+from supple.experiments.results import pack, unpack
 from supple.methods import build
 from supple.methods.static import Static
-from supple.point import Point
+from supple.point import FULL, Point
+from supple.policy.policy import Policy
 from supple.recipe import make_recipe
 from supple.training.build import fresh_model, load_data
 
@@ -160,6 +167,87 @@ def test_fewer_epochs_keep_the_shares_of_what_is_given_in_epochs():
     assert (recipe.train.epochs, recipe.train.warmup, recipe.loss["warmup"]) == (10, 2, 2.5)
 
 
+def test_what_cannot_be_run_here_is_left_out_and_the_rest_goes_on(monkeypatch):
+    monkeypatch.setattr(compare, "find_spec", lambda module: None if module == "torch_pruning" else True)
+    assert compare.missing_packages("convolutional", []) == {"F": "torch-pruning"}
+    assert compare.missing_packages("convolutional", ["A"]) == compare.missing_packages("transformer", []) == {}
+    assert jobs("convolutional", ["F", "G"], [0], {"F": "torch-pruning"}) == [("G", 0)]
+    assert not [arm for arm, _ in jobs("convolutional", [], [0], ["F"]) if arm[0] == "F"]
+
+
+def test_epochs_are_planned_in_the_form_that_every_arm_is_trained_in(tmp_path, monkeypatch):
+    fast = {"precision": "bf16", "memory_format": "channels_last", "compile": "off"}
+    timed, trained = [], []
+    monkeypatch.setattr(compare, "choose", lambda settings, *given, **how: settings.model_copy(update=fast))
+    monkeypatch.setattr(compare.Timing, "step_s", lambda self, settings: timed.append(settings) or 2.0)
+    changes = ["data.name=generated", "data.holdout=64", "data.batch_size=32", "data.size=16", "backbone.head=16"]
+    changes += ["backbone.widths=[16,32,32]", "data.erase=0", "data.crop=0"]
+    given = argparse.Namespace(family="convolutional", changes=changes, threads=1, init=None, minutes_per_run=4.0)
+    recipe, splits = compare.planned(given, tmp_path)
+    steps = math.ceil(len(splits.train) / 32)
+    assert recipe.train.epochs == int(0.85 * 240 / (2 * steps)) < 20
+    assert {name: {getattr(settings, name) for settings in timed} for name in fast} == {
+        name: {value} for name, value in fast.items()
+    }
+    again, _ = compare.planned(given, tmp_path)  # what is known is not measured again
+    assert (again, len(timed)) == (recipe, 4)
+    monkeypatch.setattr(compare.supple, "fit", lambda *given, **how: trained.append(how))
+    bench = compare.Bench(splits, 1, 5, None, tmp_path)
+    compare.fitted(compare.Setup("convolutional", recipe, splits, bench, tmp_path), None, "B full", 0)
+    for settings in (trained[0], recipe.resolved()["train"]):
+        assert {name: settings[name] for name in fast} == fast
+
+
+# --- policies ---------------------------------------------------------------------------------------------------------
+
+
+def calibrated(share: float, lost: float) -> Policy:
+    """Half of what it loses is lost on either half of the pictures, of which one is three times as large."""
+    facts = {
+        half: {"n": n, "full_accuracy": 0.9, "accuracy": 0.9 - part * lost}
+        for half, n, part in (("expected", 300, 0.8), ("achieved", 100, 1.6))
+    }
+    return Policy((Point(exit=1), FULL), (share,), (1.0, 1.0), facts=facts)
+
+
+def test_a_policy_near_the_full_network_has_the_smallest_budget_that_loses_so_little(monkeypatch):
+    asked = []
+
+    def calibrate(model, held, points, budget_macs):
+        asked.append(share := float(budget_macs.removesuffix("x")))
+        if share < least:
+            raise RecipeError("too little.", "Give more.")
+        return calibrated(share, lost.get(share, 0.001))
+
+    monkeypatch.setattr(compare_measure.supple, "calibrate", calibrate)
+    assert compare_measure.estimated_loss(calibrated(0.5, 0.004)) == pytest.approx(0.004)
+    least, lost = 0.1, {0.4: 0.0051}
+    assert compare_measure.near_full(None, None).thresholds == (0.45,)
+    assert asked == [0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55, 0.5, 0.45, 0.4]
+    least, lost = 0.6, {}
+    assert compare_measure.near_full(None, None).thresholds == (0.6,)
+    lost = {0.95: 0.01}
+    assert compare_measure.near_full(None, None) is None
+
+
+def test_policies_are_followed_in_pytorch_too_beside_the_network_that_earlyon_is_held_against(tmp_path, monkeypatch):
+    model, seen = Static(nn.Sequential(nn.Flatten(), nn.Linear(12, 2))), []
+    model.input_shape, model.classes = (3, 2, 2), ("a", "b")
+    pixels, labels = torch.randn(6, 3, 2, 2), torch.tensor([0, 1, 0, 1, 1, 0])
+    other = Static(nn.Flatten())
+    monkeypatch.setattr(other.backbone, "forward", lambda x: seen.append(len(x)) or x)
+    bench = compare_measure.Bench(SimpleNamespace(test=TensorDataset(pixels, labels)), 1, 5, other, tmp_path)
+    policy = Policy((FULL,), (), (1.0,), shares=(1.0,))
+    steps = compare_measure.Steps(tmp_path / "steps.json")
+    rows = compare_measure.followed(bench, model.eval(), {"exits": policy}, [], steps)
+    assert [(row["engine"], row["batch"]) for row in rows] == [("torch", 1), ("torch", 16)]
+    assert seen == [1] * 6 + [6]
+    with torch.no_grad():
+        right = float((model(pixels).argmax(1) == labels).float().mean())
+    assert unpack(rows[0]["answers"]).mean() == pytest.approx(100 * right)
+    assert model.policy is None
+
+
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
@@ -190,6 +278,15 @@ def test_times_are_those_of_a_machine_as_fast_as_it_mostly_was():
     assert found["full"].ms(1) == pytest.approx(2.0)
     assert found["full"].ms(16) == pytest.approx(32.0)
     assert found["full"].accuracy == 90
+
+
+def test_a_policy_is_scaled_by_the_median_of_the_reference_as_points_are():
+    """Else a few slow calls of the reference would make the policy look fast."""
+    row = {"policy": "exits", "engine": "torch", "batch": 1, "p50_ms": 1.0, "mean_ms": 3.0, "p95_ms": 9.0}
+    row |= {"reference_ms": 40.0, "reference_p50_ms": 4.0, "answers": pack(np.arange(100) < 90), "where": {}}
+    found = lines([{**result("A", {"full": (0.9, 2.0)}), "policies": [row]}])
+    assert {line.letter: line.ms(1) for line in found} == {"A": 2.0, "E": 1.5}
+    assert compare_measure.reference_times([2.0, 3.0, 10.0]) == {"reference_ms": 5.0, "reference_p50_ms": 3.0}
 
 
 def test_a_point_that_is_worse_than_a_static_network_of_its_time_is_named(tmp_path):

@@ -10,7 +10,7 @@ import compare_measure
 from supple.data.parts import labelled
 from supple.experiments.results import pack, unpack
 from token_merging import joined, table
-from zoo import early_enough, full_at_least, near_enough, page, policy_pays
+from zoo import FLOOR, MET, early_enough, full_at_least, near_enough, page, policy_pays
 
 
 def right(share: float) -> dict:
@@ -40,18 +40,25 @@ DOCUMENT = {
 }
 
 
-def met(goal) -> list[bool]:
+def verdicts(goal) -> list[str]:
     return [row[-1] for row in goal(DOCUMENT)]
 
 
-def test_a_goal_with_a_floor_is_missed_below_the_floor():
-    assert met(full_at_least(94.0, 93.5)) == [True]
-    assert met(full_at_least(94.0)) == [False]
+def met(goal) -> list[bool]:
+    return [said == MET for said in verdicts(goal)]
+
+
+def test_a_floor_that_is_kept_does_not_meet_the_goal():
+    assert verdicts(full_at_least(94.0, 93.5)) == [FLOOR]
+    assert verdicts(full_at_least(93.5, 93.0)) == [MET]
+    assert verdicts(full_at_least(95.0, 94.0)) == ["**missed**, and so is the floor"]
+    assert verdicts(full_at_least(94.0)) == ["**missed**"]
 
 
 def test_a_point_is_early_enough_where_it_is_good_enough():
-    assert met(early_enough(87, 0.25, 0.30)) == [True]
-    assert met(early_enough(91, 0.50, 0.55)) == [False]
+    assert verdicts(early_enough(87, 0.25, 0.30)) == [FLOOR]
+    assert met(early_enough(87, 0.28, 0.30)) == [True]
+    assert verdicts(early_enough(91, 0.50, 0.55)) == ["**missed**, and so is the floor"]
     assert met(early_enough(99, 1.0)) == [False]
 
 
@@ -68,7 +75,9 @@ def test_a_policy_pays_where_it_is_fast_and_right():
 
 def test_the_page_names_what_was_missed():
     rows = [line for line in page(DOCUMENT).splitlines() if "**missed**" in line]
-    assert [row.split("|")[1].strip() for row in rows] == ["a point of 91 %", "the policy, batch 32"]
+    names = [row.split("|")[1].strip() for row in rows]
+    assert names == ["accuracy at full", "a point of 87 %", "a point of 91 %", "the policy, batch 32"]
+    assert [row for row in rows if FLOOR in row] == rows[:2]
 
 
 class Answering:

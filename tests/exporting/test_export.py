@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnxruntime
@@ -16,7 +17,7 @@ from PIL import Image
 from supple.checkpoint import WEIGHTS, load, read_manifest, save_policy
 from supple.errors import CheckpointError, RecipeError, SuppleError
 from supple.exporting import convert, write
-from supple.exporting.check import Loss, arrays, decided, losses
+from supple.exporting.check import Loss, arrays, decided, largest_difference, losses
 from supple.exporting.graphs import Chain, FlatPoint, Graph, given_to, one_by_one, skip_graphs
 from supple.exporting.quantize import with_onnxruntime
 from supple.exporting.write import Held, Wanted, export
@@ -27,7 +28,7 @@ from supple.inference.select import _weights, choices_for, of_bundle, predictor,
 from supple.inference.skipping import follow
 from supple.machine import machine
 from supple.methods import METHODS
-from supple.model import Output, example
+from supple.model import FlexibleModel, Output, example
 from supple.point import FULL, Point
 from supple.policy.policy import stop_above
 from supple.scoring import Score
@@ -126,6 +127,64 @@ def test_samples_whose_decisions_are_near_ties_are_not_compared():
     logits = torch.zeros(3, 2)
     assert decided(Output(FULL, logits)).tolist() == [True] * 3
     assert decided(Output(FULL, logits, margin=torch.tensor([0.1, 0.00005, 0.0]))).tolist() == [True, False, False]
+
+
+class Ties(FlexibleModel):
+    """Every sample has a decision, as far from flipping as its first value is above `least`."""
+
+    def __init__(self, least: float) -> None:
+        super().__init__()
+        self.least, self.points, self.input_shape = least, (FULL,), (2,)
+
+    def run(self, x, points):
+        yield Output(FULL, x.clone(), margin=(x[:, 0] - self.least).clamp_min(0))
+
+
+class Noted:
+    """An engine that says what the model does, and something else; it notes the sizes of its batches."""
+
+    name, precision = "noted", "fp32"
+
+    def __init__(self, wrong: float = 0.0) -> None:
+        self.wrong, self.batches = wrong, []
+
+    def run(self, graph, inputs):
+        self.batches.append(len(inputs[0]))
+        return (inputs[0] + self.wrong,)
+
+    def array(self, value):
+        return value
+
+
+def compared(model: FlexibleModel, engine: Noted, x: torch.Tensor) -> float:
+    return largest_difference(model, SimpleNamespace(graphs=Graphs({"full": "full"})), engine, x)
+
+
+def test_where_no_sample_is_clear_a_graph_is_compared_on_noise():
+    near = torch.zeros(8, 2)
+    with pytest.raises(CheckpointError, match="full: the exported graph differs"):
+        compared(Ties(0.0), Noted(0.5), near)
+    assert compared(Ties(0.0), right := Noted(), near) == 0
+    assert right.batches[:3] == [8, 1, 16]
+    assert compared(Ties(-9.0), enough := Noted(), near) == 0
+    assert enough.batches == [8, 1]
+    assert compared(Ties(-9.0), few := Noted(), near[:2]) == 0  # there are no more, and all are clear
+    assert few.batches == [2, 1]
+
+
+def test_the_sample_that_is_compared_alone_is_a_clear_one():
+    class Alone(Noted):
+        def run(self, graph, inputs):
+            return (super().run(graph, inputs)[0] + (len(inputs[0]) == 1),)
+
+    x = torch.tensor([[0.0, 1], [1, 1], [1, 1], [1, 1], [1, 1]])
+    with pytest.raises(CheckpointError, match="differs"):
+        compared(Ties(0.0), Alone(), x)
+
+
+def test_a_graph_that_cannot_be_compared_is_refused():
+    with pytest.raises(CheckpointError, match="full: rounding may decide every sample"):
+        compared(Ties(99.0), Noted(), torch.zeros(8, 2))
 
 
 # --- skipping ---------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from supple.cost import profile
 from supple.data.images import ImageSet
 from supple.data.parts import labelled
 from supple.errors import CheckpointError, DataError, PointError, RecipeError, SuppleError
-from supple.inference.calibration import _remark, calibrate, candidates, counted_costs
+from supple.inference.calibration import _remark, calibrate, candidates, counted_costs, observe
 from supple.inference.select import of_model
 from supple.model import FlexibleModel
 from supple.policy.fitting import Fitted, Outcome, Target, evaluate_policy
@@ -221,6 +221,52 @@ def test_without_full_the_largest_named_answers_what_is_left_and_is_held_against
     halves = (policy.facts["expected"], policy.facts["achieved"])
     assert sum(half["n"] * half["full_accuracy"] for half in halves) == pytest.approx(80 * right)
     assert [row["looked_at"] for row in policy.facts["exits"]][-1] is False
+
+
+@pytest.fixture(scope="module")
+def steep() -> FlexibleModel:
+    """Exits at two widths; the branch of the first costs more than the second exit, all of it."""
+    torch.manual_seed(0)
+    layers = [torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.MaxPool2d(4), torch.nn.Conv2d(8, 8, 3, padding=1)]
+    layers += [torch.nn.ReLU(), torch.nn.Conv2d(8, 512, 3, padding=1), torch.nn.Conv2d(512, 64, 3, padding=1)]
+    layers += [torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(64, 4)]
+    branches = ({"name": "cnn", "filters": 64}, "linear")
+    how = {"widths": (0.5, 1.0), "at": ("0", "3"), "branch": branches, "num_classes": 4, "input_shape": (3, 16, 16)}
+    model = supple.elastic(torch.nn.Sequential(*layers), **how).eval()
+    model.classes = tuple("abcd")
+    macs = {row.point: row.macs for row in profile(model)}
+    assert macs["exit=2"] < macs["exit=1"] < macs["full"]
+    with torch.no_grad():  # the full model tells its samples apart, so that it is worth going on to
+        layers[-1].weight.mul_(1000)
+        layers[-1].bias.sub_(model(samples_of(model).tensors[0]).mean(0))
+    return model
+
+
+def samples_of(model: FlexibleModel) -> TensorDataset:
+    x = torch.randn(80, *model.input_shape, generator=torch.Generator().manual_seed(5))
+    with torch.no_grad():
+        return TensorDataset(x, model(x).argmax(1))
+
+
+def test_what_a_point_says_is_noted_as_its_own_where_an_earlier_exit_costs_more(steep):
+    """The chain gives exits as they lie; the order of their costs is another."""
+    x, y = samples_of(steep).tensors
+    points = tuple(steep.order(("exit=1", "exit=2", "exit=1,width=0.5", "exit=2,width=0.5", FULL)))
+    seen, _ = observe(steep, points, [(x, y)], 0, None)
+    with torch.no_grad():
+        for point, logits in zip(points, seen.logits):
+            np.testing.assert_allclose(logits, steep(x, point), atol=1e-5)
+
+
+def test_a_policy_on_a_chain_decides_in_the_order_of_its_stages_whatever_they_cost(steep):
+    data = samples_of(steep)
+    assert candidates(steep) == candidates(steep, ["exit=2", FULL, "exit=1"]) == (Point(exit=1), Point(exit=2), FULL)
+    policy = calibrate(steep, data, Target.parse("budget_macs", "0.9x"), keep_dominated=True)
+    costs = {row["point"]: row["cost"] for row in policy.facts["exits"] if row["looked_at"]}
+    reached = of_model(steep, 1).walk((data.tensors[0].numpy(),), dataclasses.replace(policy, shares=()))
+    halves = (policy.facts["expected"], policy.facts["achieved"])
+    assert len({one.point for one in reached}) > 1
+    assert sum(costs[one.point] for one in reached) == pytest.approx(sum(half["n"] * half["cost"] for half in halves))
 
 
 @pytest.mark.parametrize(

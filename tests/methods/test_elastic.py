@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from supple import FULL, Point, load
+from supple import FULL, Point, cost, load
 from supple.backbones.dims import blocks_of
 from supple.backbones.fastnet import FastNet
 from supple.backbones.resnet import ResNetV1
@@ -64,6 +64,20 @@ def test_a_dozen_points_are_published_from_the_cheapest_mixture_to_the_full_netw
     assert alone <= set(model.points)
     macs = [row.macs for row in profile(model)]
     assert macs == sorted(macs)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"tokens": tuple(range(1, 9))}, {"tokens": tuple(range(1, 9)), "widths": (0.25, 0.5, 0.75, 1.0)}, {}],
+    ids=["many alone", "many of both", "few"],
+)
+@pytest.mark.parametrize("widths", [True, False])
+def test_never_more_than_a_dozen_are_published_whatever_the_axes(settings, widths):
+    model = transformer(**settings if widths else {**settings, "widths": (1.0,)})
+    cheapest = min(model.inner.points, key=model.rank)._replace(width=(*model.widths, 1.0)[0])
+    assert len(model.points) <= 12
+    assert model.points[0] == cheapest
+    assert model.points[-1] == FULL
 
 
 def test_points_that_are_not_published_can_be_run_all_the_same():
@@ -123,6 +137,16 @@ def test_settings_that_a_network_cannot_have_are_refused(settings, said):
 def test_widths_that_leave_nothing_of_a_block_are_refused():
     with pytest.raises(RecipeError, match="leaves"):
         transformer(widths=(0.001, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("widths", "said"),
+    [((0.5, 0.51, 1.0), "0.5 and 0.51 keep the same"), ((0.5, 0.999, 1.0), "0.999 and 1 keep the same")],
+)
+@pytest.mark.parametrize("make", MAKERS)
+def test_widths_that_differ_in_nothing_are_refused(make, widths, said):
+    with pytest.raises(RecipeError, match=said):
+        make(widths=widths)
 
 
 # --- what a point computes --------------------------------------------------------------------------------------------
@@ -200,6 +224,26 @@ def test_any_mixture_may_be_drawn_and_outputs_come_in_the_order_of_their_costs(m
     costs = [model.rank(output.point) for output in outputs]
     assert costs == sorted(costs)
     assert outputs[-1].point == FULL
+
+
+def test_of_equal_layers_it_is_counted_how_many_run_and_not_which(monkeypatch):
+    model, rng, counts = transformer(widths=(0.25, 0.5, 1.0)), random.Random(0), []
+    drawn = [model.draw(rng) for _ in range(60)]
+    counted = cost.count_macs
+    monkeypatch.setattr(cost, "count_macs", lambda call: counts.append(1) or counted(call))
+    ranks = [model.rank(point) for point in drawn]
+    kinds = {(point.exit, point.width, point.tokens, len(model.layers_run(point))) for point in drawn}
+    assert len(counts) <= len(kinds) < len(set(drawn))
+    exact = cost.PointCosts()
+    assert ranks == [exact.macs(model, point) for point in drawn]
+
+
+def test_where_layers_differ_each_choice_of_them_is_counted():
+    model = transformer(widths=(1.0,))
+    block = blocks_of(model)[1].module
+    block.mlp.fc1, block.mlp.fc2 = nn.Linear(24, 8), nn.Linear(8, 24)
+    model.refresh()
+    assert model.rank(Point(layers=(1, 2))) < model.rank(Point(layers=(1, 3)))
 
 
 def test_dimensions_are_sorted_once_and_the_network_computes_what_it_did():

@@ -3,6 +3,7 @@
 import pytest
 import timm
 import torch
+import torchvision
 from torch import nn
 from torch.testing import assert_close
 
@@ -113,11 +114,18 @@ def test_a_linear_layer_may_read_a_flattened_map():
 
 
 @pytest.mark.parametrize(
-    "name", ["resnet18", "mobilenetv2_050", "tf_efficientnet_lite0", "regnetx_002", "regnety_002", "resnext26ts"]
+    "name",
+    ["resnet18", "mobilenetv2_050", "tf_efficientnet_lite0", "regnetx_002", "regnety_002", "resnext26ts"]
+    + [f"torchvision.{name}" for name in ("resnet18", "mobilenet_v2")],
 )
-def test_networks_of_timm_run_narrow_as_their_extracts_do(name):
+def test_ordinary_networks_run_narrow_as_their_extracts_do(name):
     torch.manual_seed(0)
-    model = supple.slim(name, widths=(0.5, 1.0), num_classes=4, input_shape=(3, 32, 32), pretrained=False)
+    facts = {"num_classes": 4, "input_shape": (3, 32, 32)}
+    if name.startswith("torchvision."):
+        network = torchvision.models.get_model(name.partition(".")[2], weights=None, num_classes=4)
+        model = supple.slim(network, widths=(0.5, 1.0), input_shape=facts["input_shape"])
+    else:
+        model = supple.slim(name, widths=(0.5, 1.0), **facts, pretrained=False)
     x = torch.randn(4, 3, 32, 32)
     for output in model.train()(x, model.points):
         output.logits.sum().backward()
@@ -235,6 +243,20 @@ def test_extract_has_no_more_parameters_than_the_width_needs():
 def test_widths_that_do_not_rise_to_one_are_refused(widths):
     with pytest.raises(RecipeError, match="method.widths"):
         make(widths=widths)
+
+
+def test_widths_that_differ_in_nothing_are_refused():
+    """Of 32 channels, in eights, 0.1 and 0.12 both keep 8, of 64 too; of 8, every width keeps all."""
+    with pytest.raises(RecipeError, match=r"0\.1 and 0\.12 keep the same channels") as caught:
+        make(widths=(0.1, 0.12, 0.5, 1.0))
+    assert "divisor" in caught.value.cure
+    with pytest.raises(RecipeError, match=r"0\.5 and 1 keep the same channels"):
+        Slim(nn.Sequential(nn.Conv2d(3, 8, 1), nn.Conv2d(8, 2, 1)), widths=(0.5, 1.0), input_shape=(3, 4, 4))
+
+
+def test_a_width_that_leaves_a_layer_empty_is_refused_by_its_name():
+    with pytest.raises(RecipeError, match=r"0, a Conv2d: width 0\.01 leaves none of its 32 channels"):
+        make(widths=(0.01, 1.0))
 
 
 # --- shared weights ---------------------------------------------------------------------------------------------------

@@ -195,11 +195,11 @@ def test_points_that_are_fixed_are_measured_and_stay(exits_copy, command, calls)
 def test_a_model_in_hand_gets_the_points_and_nothing_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     network = torch.nn.Sequential(
-        torch.nn.Conv2d(3, 16, 3),
+        torch.nn.Conv2d(3, 32, 3),
         torch.nn.ReLU(),
         torch.nn.AdaptiveAvgPool2d(1),
         torch.nn.Flatten(),
-        torch.nn.Linear(16, 4),
+        torch.nn.Linear(32, 4),
     )
     build = lambda: supple.elastic(
         network, widths=(0.25, 0.5, 1.0), points=("full",), input_shape=(3, 16, 16), num_classes=4

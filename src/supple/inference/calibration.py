@@ -90,11 +90,12 @@ def calibrate(
 
 
 def candidates(model: FlexibleModel, named: Iterable[AnyPoint] | None = None) -> tuple[Point, ...]:
-    """The points that a policy may have, in execution order: those named, at least two of all that the model can run.
-    Where none are named: those of its chain if that answers several, else all that are published.
+    """The points that a policy may have, in the order that it meets them: exits of one chain as they lie there, others
+    by their cost. They are those named, at least two of all that the model can run; where none are named, those of its
+    chain if that answers several, else all that are published.
     """
+    chain = [point for point in answering(model) if point is not None]
     if named is None:
-        chain = [point for point in answering(model) if point is not None]
         found = model.order(chain if len(chain) > 1 else model.points)
         found = found[: found.index(FULL) + 1]  # what costs more than the full model saves nothing
     else:
@@ -108,7 +109,7 @@ def candidates(model: FlexibleModel, named: Iterable[AnyPoint] | None = None) ->
     last = model.order((*found, FULL))[-1]
     if last != FULL:
         raise PointError(f"{last} costs no less than the full model, so that nothing is saved there.", "Leave it out.")
-    return tuple(found)
+    return tuple(sorted(found, key=chain.index) if {*chain}.issuperset(found) else found)
 
 
 def _budget(points: Iterable[Point], target: Target, costs: Costs, full: float) -> float:
@@ -137,7 +138,7 @@ def observe(
 ) -> tuple[LogitSet, list[State]]:
     """What points say of these samples, in one pass; and the first `kept` of them, one by one."""
     device = next(model.parameters()).device
-    outputs: list[list[Array]] = [[] for _ in points]
+    outputs: dict[Point, list[Array]] = {point: [] for point in points}
     labels: list[Array] = []
     inputs: list[State] = []
     for x, y in batches:
@@ -145,12 +146,12 @@ def observe(
             raise DataError("the targets are not numbers of classes.", "Calibrate on data with one class a sample.")
         labels.append(y.cpu().numpy())
         inputs += [tuple(part[row : row + 1] for part in _arrays(x)) for row in range(min(len(y), kept - len(inputs)))]
-        for place, output in enumerate(model.run(to_device(x, device), points)):
-            outputs[place].append(output.logits.float().cpu().numpy())
+        for output in model.run(to_device(x, device), points):
+            outputs[output.point].append(output.logits.float().cpu().numpy())
         if on_progress is not None:
             on_progress(len(y))
     none = np.zeros(0, np.int64)
-    logits = [np.concatenate(parts) if parts else none for parts in outputs]
+    logits = [np.concatenate(parts) if parts else none for parts in outputs.values()]
     return LogitSet(points, logits, np.concatenate(labels) if labels else none), inputs
 
 

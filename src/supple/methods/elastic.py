@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from supple.backbones.dims import blocks_of
+from supple.backbones.dims import blocks_of, shape_of
 from supple.backbones.protocols import as_exits, as_trunk
 from supple.errors import PointError, RecipeError
 from supple.methods.depth import Depth
@@ -55,7 +55,7 @@ class Elastic(Widths):
         narrowing: Narrowing
         if as_trunk(backbone) is not None:
             inner = Depth(backbone, at=at, branch=branch, layers=layers, tokens=tokens, **facts)  # type: ignore[arg-type]
-            narrowing = Sorted(backbone, widths[:-1], multiple=MULTIPLE)
+            narrowing = Sorted(backbone, widths[:-1])
             norms = None
         else:
             if layers or tokens:
@@ -76,15 +76,17 @@ class Elastic(Widths):
             raise RecipeError("method.points must rise in cost, and end with full.", f"Give {right}.")
 
     def _some(self) -> tuple[Point, ...]:
-        """Each axis alone, then mixtures, the cheapest among them, that spread over the costs."""
-        alone = [*(Point(width=width) for width in self.widths), *self.inner.points]
+        """Each axis alone, then mixtures, the cheapest among them; of too many, some that spread over the costs."""
+        full = self.rank(FULL)
         pairs = itertools.product(self.widths, self.inner.points[:-1])
         mixed = self.order(point._replace(width=width) for width, point in pairs)
-        room = max(1, PUBLISHED - len(alone))
-        if len(mixed) > room:
-            mixed = [mixed[place * len(mixed) // room] for place in range(room)]
-        full = self.rank(FULL)
-        return tuple(self.order(point for point in (*alone, *mixed) if point == FULL or self.rank(point) < full))
+        alone = self.order((*(Point(width=width) for width in self.widths), *self.inner.points[:-1]))
+        alone = _evenly(alone, PUBLISHED - (2 if mixed else 1))
+        mixed = _evenly(mixed, PUBLISHED - 1 - len(alone))
+        return tuple(self.order((*(point for point in (*alone, *mixed) if self.rank(point) < full), FULL)))
+
+    def rank(self, point: Point) -> float:
+        return super().rank(self.inner.alike(point) if isinstance(self.inner, Depth) else point)
 
     def draw(self, rng: random.Random) -> Point:
         point = self.inner.draw(rng) or rng.choice(self.inner.points)
@@ -115,8 +117,21 @@ class Elastic(Widths):
             settle_norms(self, loader, [point._replace(width=width) for width, point in pairs])
 
 
+def _evenly(points: list[Point], count: int) -> list[Point]:
+    """At most so many of them, at even distances from the first on."""
+    return points if len(points) <= count else [points[place * len(points) // count] for place in range(count)]
+
+
 class Sorted(Dimensions):
     """The narrowing of transformers whose dimensions are sorted by the size of their weights before a training."""
+
+    def __init__(self, network: nn.Module, widths: Sequence[float]) -> None:
+        super().__init__(network, widths, multiple=MULTIPLE)
+        sizes = [*self.shapes.items(), (1.0, shape_of(network))]
+        for (less, small), (more, large) in itertools.pairwise(sizes):
+            if small == large:
+                cause = f"method.widths: {less:g} and {more:g} keep the same dimensions of every block."
+                raise RecipeError(cause, f"Leave one of them out: dimensions are kept in multiples of {MULTIPLE}.")
 
     def start(self, model: FlexibleModel, fresh: Sequence[str]) -> None:
         if "sorted" in fresh:

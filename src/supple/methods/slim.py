@@ -10,6 +10,7 @@ seen in a run on the meta device; whatever does not fit together there is refuse
 """
 
 import copy
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -108,6 +109,10 @@ class Channels:
         self.norms = nn.ModuleDict()
         for width in reversed(widths):  # each begins with the values of the network's own
             self.add(float(width), 1.0)
+        for less, more in itertools.pairwise([*widths, 1.0]):
+            if self.same(float(less), more):
+                cause = f"method.widths: {less:g} and {more:g} keep the same channels of every layer."
+                raise RecipeError(cause, f"Leave one of them out, or set a smaller method.divisor than {divisor}.")
 
     def add(self, width: float, source: float) -> None:
         """Makes room for a width: norms with the values of those of a larger one."""
@@ -115,6 +120,13 @@ class Channels:
         self.norms[_key(width)] = nn.ModuleDict(
             {_key(path): leading(self.norm(path, source), size) for path, size in sizes.items() if size.norm}
         )
+
+    def same(self, width: float, larger: float) -> bool:
+        """Whether nothing is narrower at a width than at a larger one."""
+        if larger < 1:
+            return self.sizes[width] == self.sizes[larger]
+        layers = ((self.model.get_submodule(path), size) for path, size in self.sizes[width].items())
+        return all(_attributes(layer, size).items() <= vars(layer).items() for layer, size in layers)
 
     def norm(self, path: str, width: float) -> nn.Module:
         if width == 1:
@@ -248,10 +260,13 @@ def _size(path: str, layer: Any, inputs: int, width: float, divisor: int) -> Siz
         if channels != inputs:
             raise RecipeError(f"it is given {inputs} channels, and would keep {channels}.", "")
         return Size(channels, channels, norm=True)
+    own = layer.out_features if isinstance(layer, nn.Linear) else layer.out_channels
+    if divisor and own * width < 0.5:
+        raise RecipeError(f"width {width:g} leaves none of its {own} channels.", "Use a larger width.")
+    outputs = kept(own, width, divisor) if divisor else own
     if isinstance(layer, nn.Linear):
-        return Size(kept(layer.out_features, width, divisor) if divisor else layer.out_features, inputs)
+        return Size(outputs, inputs)
     each = layer.in_channels // layer.groups  # inputs of a group
-    outputs = kept(layer.out_channels, width, divisor) if divisor else layer.out_channels
     if layer.groups == 1:
         return Size(outputs, inputs)
     groups = inputs // each

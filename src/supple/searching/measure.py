@@ -100,17 +100,37 @@ class Measurements:
                 self._memory.remember("scores", self._scored_on, rows)
 
     def time(self, points: Sequence[Point]) -> None:
+        """Each group beside the full model: a machine that is slower than at first, or faster, shows there too."""
         known = self._memory.rows("times", self._timed_on)
         missing = [point for point in dict.fromkeys(points) if str(point) not in known]
         with counting(len(missing), "timing", quiet=self._quiet, timing=True) as advance:
             for some in _in_parts(missing):
-                self._memory.remember("times", self._timed_on, self._tools.time(some))
+                rows = self._tools.time(some if FULL in some else [*some, FULL])
+                first = self._memory.rows("times", self._timed_on).get(str(FULL))
+                self._memory.remember("times", self._timed_on, _on_footing(rows, first))
                 advance(len(some))
 
     def _row(self, score: Score) -> Row:
         macs = self.macs(Point.parse(score.name))
         worst = None if score.macs is None else macs  # where the cost depends on the sample
         return Row(score.name, **{"macs": macs, "macs_worst": worst, **score.facts()})
+
+
+def _on_footing(rows: Iterable[Row], first: Row | None) -> list[Row]:
+    """Times as they would have been when the full model was timed first; None: that is now."""
+    rows = list(rows)
+    now = next((row for row in rows if row.point == str(FULL)), None)
+    if first is None or now is None:
+        return rows
+    assert first.p50_ms is not None
+    assert now.p50_ms is not None
+    scale = first.p50_ms / now.p50_ms
+    return [_scaled(row, scale) for row in rows if row is not now]
+
+
+def _scaled(row: Row, scale: float) -> Row:
+    known: dict[str, Any] = {name: scale * ms for name in TIMES if (ms := getattr(row, name)) is not None}
+    return replace(row, **known)
 
 
 def _timed(row: Row, times: Row) -> Row:
