@@ -30,7 +30,7 @@ class Trainer:
             job.folder.mkdir(parents=True)
             (job.folder / "manifest.json").write_text("{}")
         each = {name: pack(np.ones(4, bool)) for name in job.experiment.evaluated(job.arm)}
-        facts = {"recipe": job.hash, "minutes": 1.0, "machine": "a", "test": "t"}
+        facts = {"recipe": job.hash, "minutes": 1.0, "machine": running.machine(), "test": "t"}
         write_result(job.result, {**facts, "points": each})
 
 
@@ -48,6 +48,50 @@ def test_a_claim_runs_its_arms_on_all_seeds_what_others_start_from_first(tmp_pat
     found = labels(missing(tmp_path))
     assert sorted(found) == [f"{arm}-{seed}" for arm in ("base", "plain", "shuffle") for seed in range(3)]
     assert all(found.index(f"base-{seed}") < found.index(f"shuffle-{seed}") for seed in range(3))
+
+
+def test_one_seed_is_finished_before_the_next_begins(tmp_path):
+    claims = {"C16": TINY["claims"]["C16"], "C20": {**TINY["claims"]["C16"], "of": {"arm": "both"}}}
+    found = labels(missing(tmp_path, tiny(claims=claims), claims))
+    seeds = [["base-0", "shuffle-0", "plain-0"], ["base-1", "shuffle-1", "both-0", "plain-1"]]
+    assert [sorted(part) for part in (found[:3], found[3:7])] == [sorted(part) for part in seeds]
+    assert all(found.index(f"base-{seed}") < found.index(f"plain-{seed}") for seed in range(3))
+    assert sorted(found[7:]) == ["base-2", "both-2", "plain-2", "shuffle-2"]
+
+
+def on(monkeypatch, name: str) -> None:
+    """From now on this is another kind of processor."""
+    monkeypatch.setattr(running, "machine", lambda: name)
+
+
+def test_a_seed_that_is_completed_on_another_processor_is_run_there_as_a_whole(tmp_path, monkeypatch):
+    on(monkeypatch, "a")
+    run_jobs(missing(tmp_path), Trainer())
+    on(monkeypatch, "b")
+    assert missing(tmp_path) == []  # all seeds are complete: they were made on one kind
+    (tmp_path / "results" / "tiny" / "plain-1.json").unlink()
+    assert labels(missing(tmp_path)) == ["base-1", "shuffle-1", "plain-1"]
+    on(monkeypatch, "a")
+    assert labels(missing(tmp_path)) == ["plain-1"]
+
+
+def test_a_seed_whose_results_come_from_two_kinds_of_processors_is_not_complete(tmp_path, monkeypatch):
+    on(monkeypatch, "a")
+    run_jobs(missing(tmp_path), Trainer())
+    path = tmp_path / "results" / "tiny" / "plain-1.json"
+    path.write_text(path.read_text().replace('"machine": "a"', '"machine": "b"'))
+    assert labels(missing(tmp_path)) == ["plain-1"]
+    on(monkeypatch, "b")
+    assert labels(missing(tmp_path)) == ["base-1", "shuffle-1"]
+
+
+def test_a_run_starts_from_none_of_another_kind_of_processor(tmp_path, monkeypatch):
+    on(monkeypatch, "a")
+    run_jobs(missing(tmp_path), Trainer())
+    job = Job("tiny", tiny(), "base", 0, tmp_path / "runs", tmp_path / "results")
+    assert job.trained
+    on(monkeypatch, "b")
+    assert not job.trained
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 8])

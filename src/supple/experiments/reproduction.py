@@ -10,7 +10,7 @@ from supple import files
 from supple.errors import CheckpointError, RecipeError
 from supple.experiments.declared import chosen, experiment_files, load_experiment, number
 from supple.experiments.page import PICTURE, Row, picture, rows_of, terminal, updated
-from supple.experiments.results import read_results
+from supple.experiments.results import Results, read_results
 from supple.experiments.running import (
     Job,
     Processes,
@@ -22,6 +22,7 @@ from supple.experiments.running import (
     run_one,
     runs_folder,
 )
+from supple.machine import machine
 from supple.text import say
 
 Path_ = str | os.PathLike[str]
@@ -77,7 +78,11 @@ def reproduce(
             there, stale = read_results(kept, name, experiment)
             if stale and progress:
                 say(f"{name}: made by another recipe, and run again if needed: {', '.join(stale)}")
-            missing += jobs_for(named.get(name, name), experiment, wanted, there, where, kept)
+            needed = jobs_for(named.get(name, name), experiment, wanted, there, where, kept)
+            elsewhere = [job.label for job in needed if (job.arm, job.seed) in there and _is_foreign(there, job)]
+            if elsewhere and progress:
+                say(f"{name}: made on another kind of processor, and run again: {', '.join(elsewhere)}")
+            missing += needed
         for job in {(job.name, job.arm): job for job in missing}.values():
             check_recipes(job)
         with Processes(quiet=not progress).passing_on() as processes:
@@ -87,6 +92,10 @@ def reproduce(
     rows.sort(key=lambda row: number(row.claim))
     write_page(told, kept)
     return Reproduction(tuple(rows), tuple(ran), told)
+
+
+def _is_foreign(results: Results, job: Job) -> bool:
+    return bool(results[job.arm, job.seed]["machine"] != machine())
 
 
 def run_here(name: str, label: str, runs: Path_ | None, results: Path_ | None, quiet: bool = False) -> Path:

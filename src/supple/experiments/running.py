@@ -1,7 +1,8 @@
 """Runs of an experiment: what is missing, one run after the other or several at a time, each resumable.
 
-A run is a folder <runs>/<experiment>/<arm>-<seed>-<hash>: another recipe gets another folder. Every run is a process of
-its own (`supple reproduce NAME --one ARM-SEED`), so that it has its own threads and can be stopped in time.
+A run is a folder <runs>/<experiment>/<arm>-<seed>-<hash>: another recipe or another kind of processor gets another
+folder, so that a run starts only from runs of its own kind. Every run is a process of its own (`supple reproduce NAME
+--one ARM-SEED`), so that it has its own threads and can be stopped in time.
 """
 
 import hashlib
@@ -21,6 +22,7 @@ from typing import Any
 from supple.errors import IMPORTED, CheckpointError, DataError, RecipeError, SuppleError, TrainError
 from supple.experiments.declared import Experiment
 from supple.experiments.results import Results, complete, path_of, write_result
+from supple.machine import machine
 from supple.recipe import Recipe, make_recipe
 from supple.text import duration, say
 
@@ -57,7 +59,8 @@ class Job:
 
     @property
     def folder(self) -> Path:
-        return self.runs / self.stem / f"{self.label}-{self.hash[:8]}"
+        key = hashlib.sha256(f"{self.hash} {machine()}".encode()).hexdigest()
+        return self.runs / self.stem / f"{self.label}-{key[:8]}"
 
     @property
     def result(self) -> Path:
@@ -96,25 +99,41 @@ def runs_folder(given: str | os.PathLike[str] | None) -> Path:
 def jobs_for(
     name: str, experiment: Experiment, claims: Iterable[str], results: Results, runs: Path, folder: Path
 ) -> list[Job]:
-    """The runs that claims still need, those that others start from first.
+    """The runs that claims still need: seed after seed, and those that others start from first.
 
     A run is missing if it is compared and has no complete result, or if one that is missing starts from it and it is
-    not here.
+    not here. The arms of a seed share one kind of processor: a seed of which anything is missing, or whose results
+    come from two kinds, is completed on this one, and what others gave counts as missing.
     """
-    arms = experiment.arms_of(claims)
-    every = [Job(name, experiment, arm, seed, runs, folder) for arm in arms for seed in experiment.seeds_of(arm)]
+    compared = [arm for arm in experiment.arms_of(claims) if experiment.evaluated(arm)]
     wanted: dict[tuple[str, int], Job] = {}
 
-    def want(job: Job) -> None:
+    def want(arm: str, seed: int) -> None:
+        job = Job(name, experiment, arm, seed, runs, folder)
         for other in job.needs():
             if not other.trained:
-                want(other)
-        wanted.setdefault((job.arm, job.seed), job)
+                want(other.arm, other.seed)
+        wanted.setdefault((arm, seed), job)
 
-    for job in every:
-        if experiment.evaluated(job.arm) and not complete(experiment, job.arm, results.get((job.arm, job.seed))):
-            want(job)
+    for group in by_seed(experiment, compared):
+        done = {run: results[run] for run in group if complete(experiment, run[0], results.get(run))}
+        kinds = {result["machine"] for result in done.values()}
+        if len(done) < len(group) or len(kinds) > 1:
+            for run in group:
+                if run not in done or done[run]["machine"] != machine():
+                    want(*run)
     return list(wanted.values())
+
+
+def by_seed(experiment: Experiment, arms: Sequence[str]) -> list[list[tuple[str, int]]]:
+    """The runs of arms, grouped by seed; what is made from a pool stands with the last of its members."""
+    groups: dict[int, list[tuple[str, int]]] = {}
+    for arm in arms:
+        pool = experiment.arms[arm].pool
+        for seed in experiment.seeds_of(arm):
+            last = seed if pool is None else max(pool.pools[seed])
+            groups.setdefault(last, []).append((arm, seed))
+    return [groups[seed] for seed in sorted(groups)]
 
 
 # --- one run ----------------------------------------------------------------------------------------------------------
@@ -151,7 +170,7 @@ def run_one(job: Job, quiet: bool = False) -> None:
     from supple import checkpoint
     from supple.cost import profile
     from supple.experiments.evaluation import alone, ensemble, evaluate_arm, merged
-    from supple.machine import machine, versions
+    from supple.machine import versions
     from supple.training.build import data_of
 
     arm = job.experiment.arms[job.arm]
