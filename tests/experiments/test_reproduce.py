@@ -60,14 +60,15 @@ def test_an_experiment_from_end_to_end(places, command, monkeypatch):
     assert "holds" in str(found)
 
     one = json.loads((places["results"] / "small" / "learnt-1.json").read_text())
-    assert set(one) == {*("experiment", "arm", "seed", "recipe", "minutes", "machine", "versions", "test", "costs")} | {
-        "points"
-    }
+    keys = ("experiment", "arm", "seed", "recipe", "evaluation", "minutes", "machine", "versions", "test", "costs")
+    assert set(one) == {*keys, "points"}
     assert one["points"]["full"]["n"] == 64
     assert one["costs"]["exit=1"]["macs"] < one["costs"]["full"]["macs"]
 
     page = places["page"].read_text()
     assert "| C1 | training helps (95 against 25) | holds |" in page
+    assert f"**1 of 3 claims are decided.** Hold: C1 ({row.effect}). Out of reach here: C15, C27." in page
+    assert "| C27 | " in page
     assert page.endswith("by hand\n")
     assert (places["page"].parent / "img" / "claims.png").read_bytes()[:4] == b"\x89PNG"
 
@@ -81,6 +82,9 @@ def test_an_experiment_from_end_to_end(places, command, monkeypatch):
     assert said["claims"][0]["verdict"] == "holds"
     assert said["claims"][0]["difference"]["seeds"] == 3
     assert said["ran"] == []
+    other = command("reproduce", "small", "--seeds", "7,8,9", "--no-run", *words, "--json").json["claims"][0]
+    assert (other["verdict"], other["difference"]) == ("undecided", None)
+    assert places["page"].read_text() == page  # it tells the declared seeds
 
 
 def test_a_page_that_drifted_is_refused(places, command):
@@ -127,7 +131,9 @@ def test_chains_pruning_merging_and_ensembles_run_from_the_command_line(tmp_path
     path.write_text(yaml.safe_dump(made, sort_keys=False))
     words = ("--runs", tmp_path / "runs", "--results", tmp_path / "results")
     found = supple.reproduce(path, runs=words[1], results=words[3], start=run_one)
-    assert [name.split("/")[1] for name in found.ran][:3] == ["base-0", "shuffle-0", "shuffle-1"]
+    ran = [name.split("/")[1] for name in found.ran]
+    assert ran[:2] == ["base-0", "shuffle-0"]
+    assert ran.index("cut-0") < ran.index("shuffle-1") < ran.index("merged-0")
     assert {path.stem for path in (tmp_path / "results" / "mine").iterdir()} >= {"merged-0", "together-0", "cut-0"}
     (folder,) = (tmp_path / "runs" / "mine").glob("cut-0-????????")
     assert supple.load(folder).backbone_spec["kept"] is not None
@@ -148,6 +154,7 @@ def test_mistakes_are_refused_with_a_cure(places, command, tmp_path):
     command("reproduce", "--claims", "C99", *words).refused(2, "no experiment decides C99", "C1")
     command("reproduce", "--all", "small", *words).refused(2, "--all does not go with a name")
     command("reproduce", "small", "--one", "learnt-9", *words).refused(2, 'no run "learnt-9"', "learnt-0")
+    command("reproduce", "small", "--seeds", "3,4", *words).refused(2, "the experiment has 3", "--seeds 10,11,12")
     command("reproduce", "--one", "learnt-0", *words).refused(2, "--one goes with one experiment")
     (tmp_path / "tree" / ".git").mkdir(parents=True)
     command("reproduce", "small", "--runs", tmp_path / "tree" / "runs", *words).refused(2, "work tree", "--runs FOLDER")
