@@ -13,6 +13,7 @@ from supple.experiments.declared import (
     Experiment,
     check,
     check_fixed,
+    chosen,
     experiment_files,
     load_experiment,
     number,
@@ -21,6 +22,7 @@ from supple.experiments.declared import (
     with_seeds,
 )
 from supple.experiments.jobs import Job
+from supple.experiments.page import OPEN
 from supple.experiments.running import check_recipes, recipe_of
 
 FILES = experiment_files()
@@ -75,8 +77,16 @@ def tiny(**changes: Any) -> Experiment:
 def test_the_claims_of_the_files_are_decided_once_each():
     claims = [claim for name in FILES for claim in load_experiment(name).claims]
     assert len(claims) == len(set(claims))
-    listed = {*range(1, 10), *range(11, 14), *range(16, 27)}
-    assert {number(claim) for claim in claims} == listed
+    assert {number(claim) for claim in claims} | {number(claim) for claim in OPEN} == {*range(1, 28)}
+    assert not set(OPEN) & set(claims)
+
+
+def test_what_comes_first_fits_into_forty_hours_of_a_core():
+    found = [experiment for _, experiment, _ in chosen([], None, everything=True)]
+    assert found[0].title.startswith("LayerShuffle")
+    assert len({experiment.order for experiment in found}) == len(found)
+    within = [experiment for experiment in found if experiment.order <= 6]
+    assert sum(experiment.core_hours for experiment in within) <= 40
 
 
 @pytest.mark.parametrize("name", FILES)

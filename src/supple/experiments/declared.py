@@ -374,6 +374,8 @@ def chosen(
         cure = f"Name an experiment ({first(list(experiment_files()), 30)}), or give --claims C16 or --all."
         raise RecipeError("nothing is named to reproduce.", cure)
     opened = {Path(name).stem: load_experiment(name) for name in names or experiment_files()}
+    if not names:
+        opened = dict(sorted(opened.items(), key=lambda entry: entry[1].order))
     if claims is None:
         return [(name, one, tuple(one.claims)) for name, one in opened.items()]
     wanted = parse_claims(claims, [claim for one in opened.values() for claim in one.claims])

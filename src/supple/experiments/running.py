@@ -18,7 +18,7 @@ from supple.machine import machine
 from supple.recipe import Recipe, make_recipe
 from supple.text import duration
 
-TICK_S = 60.0  # of the processor's time: how often a run looks whether its hours are over
+TICK_S = 10.0  # of the processor's time: how often a run writes down what it took, and looks whether that is all
 
 
 def recipe_of(job: Job, start: Path | None = None, labeller: Path | None = None) -> Recipe:
@@ -188,11 +188,11 @@ def limited(job: Job, tick: float = TICK_S) -> Iterator[None]:
 
     SIGTERM counts as Ctrl-C, which is heard again: a shell's background process ignores it, and so would its children.
     """
-    over, began, before = False, time.process_time(), spent(job)
+    over = False
 
     def look(*_: object) -> None:
         nonlocal over
-        if before + time.process_time() - began >= job.limit_s:
+        if seconds() >= job.limit_s:
             over = True
             signal.raise_signal(signal.SIGINT)
 
@@ -202,9 +202,10 @@ def limited(job: Job, tick: float = TICK_S) -> Iterator[None]:
         signal.SIGPROF: look,
     }
     old = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    signal.setitimer(signal.ITIMER_PROF, tick, tick)
     try:
-        yield
+        with counted(job) as seconds:
+            signal.setitimer(signal.ITIMER_PROF, tick, tick)
+            yield
     except (KeyboardInterrupt, SuppleError) as error:
         if over and getattr(error, "status", 130) == 130:
             raise OverLimit(job) from None
