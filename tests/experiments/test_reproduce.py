@@ -6,8 +6,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 import yaml
+from PIL import Image
 from test_declared import TINY
 
 import supple
@@ -15,6 +18,7 @@ from supple.errors import CheckpointError, RecipeError
 from supple.experiments import declared, reproduction
 from supple.experiments.page import BEGIN, END
 from supple.experiments.running import run_one
+from supple.training.build import data_of
 
 ROOT = Path(__file__).parents[2]
 VIT = {"name": "timm", "model": "vit_tiny_patch16_224", "args": {"patch_size": 4, "embed_dim": 24, "depth": 2}}
@@ -142,6 +146,84 @@ def test_chains_pruning_merging_and_ensembles_run_from_the_command_line(tmp_path
     (tmp_path / "results" / "mine" / "merged-0.json").unlink()
     said = command("reproduce", path, "--one", "merged-0", *words, "--json").json
     assert Path(said["result"]).is_file()
+
+
+def test_images_are_copied_with_the_labels_of_another_run_of_the_experiment(tmp_path):
+    rng = np.random.default_rng(0)
+    for number in range(12):
+        picture = Image.fromarray(rng.integers(0, 256, (20, 20, 3), np.uint8))
+        (tmp_path / "others").mkdir(exist_ok=True)
+        picture.save(tmp_path / "others" / f"{number}.png")
+    train = {**TINY["recipe"]["train"], "cache_features": "features"}
+    exits = {"name": "exits", "at": ["layer1"], "way": "classifier_wise", "branch": "linear"}
+    made = {**copy.deepcopy(TINY), "evaluate": ["exit=1"], "seeds": [0, 1]}
+    made["recipe"] = {
+        "data": {"name": "generated", "batch_size": 64},
+        "backbone": {"name": "resnet_v1", "layers": [1, 1, 1, 1], "width": 8},
+        "method": exits,
+        "train": train,
+    }
+    copied = {"labeller": "backbone", "root": str(tmp_path / "others"), "ratio": 0.5}
+    still = {"sections": {"method": {"name": "static"}}, "changes": ["train.cache_features=null"]}
+    made["arms"] = {
+        "backbone": {**still, "seeds": [0], "evaluate": ["full"]},
+        "branch": {"after": "backbone"},
+        "longer": {"after": "branch", "changes": ["train.epochs=2"]},
+        "copycat": {"after": "branch", "sections": {"copycat": copied}},
+    }
+    claim = {"text": "x", "expect": "above", "of": {"arm": "copycat", "at": "exit=1"}}
+    made["claims"] = {"C10": {**claim, "minus": {"arm": "longer", "at": "exit=1"}}}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(made, sort_keys=False))
+    found = supple.reproduce(
+        tmp_path / "mine.yaml", runs=tmp_path / "runs", results=tmp_path / "results", start=run_one
+    )
+    assert {name.split("/")[1] for name in found.ran} == {
+        "backbone-0",
+        *(f"{arm}-{seed}" for arm in ("branch", "longer", "copycat") for seed in (0, 1)),
+    }
+    assert found.rows[0].effect.seeds == 2
+    (folder,) = (tmp_path / "runs" / "mine").glob("copycat-1-????????")
+    labeller = Path(supple.load(folder).recipe.copycat.labeller)
+    assert labeller.name.startswith("backbone-0-")
+    assert len(list((tmp_path / "runs" / "mine" / "features").iterdir())) == 2  # real images; and with copied ones
+
+
+def test_every_seed_has_a_split_of_its_own(tmp_path):
+    """Clips of two kinds of music; a fifth is tested on, another for every seed."""
+    pytest.importorskip("soundfile")
+    pytest.importorskip("soxr")
+    wave = np.sin(2 * np.pi * 440 * np.arange(4000) / 2000)
+    for kind, loud in (("calm", 0.1), ("wild", 0.9)):
+        for number in range(10):
+            path = tmp_path / "music" / kind / f"{number}.wav"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _write_wav(path, loud * wave * (1 + number) / 10, 2000)
+    made = {**copy.deepcopy(TINY), "evaluate": ["full"], "seeds": [0, 1, 2], "by_seed": ["data.seed"]}
+    data = {"name": "gtzan", "root": str(tmp_path / "music"), "size": 16, "seconds": 1, "rate": 2000, "mels": 8}
+    made["recipe"] = {
+        "data": {**data, "features": "mel", "classes": 2},
+        "backbone": {"name": "resnet_v1", "layers": [1, 1, 1, 1], "width": 8},
+        "method": {"name": "static"},
+        "train": TINY["recipe"]["train"],
+    }
+    made["arms"] = {"learnt": {}, "still": {"changes": ["train.lr=1e-9"]}}
+    made["claims"] = {"C14": {"text": "x", "expect": "above", "of": {"arm": "learnt"}, "minus": {"arm": "still"}}}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(made, sort_keys=False))
+    words = {"runs": tmp_path / "runs", "results": tmp_path / "results"}
+    (row,) = supple.reproduce(tmp_path / "mine.yaml", **words, start=run_one).rows
+    assert row.effect.seeds == 3
+    tested = []
+    for seed in range(3):
+        (folder,) = (tmp_path / "runs" / "mine").glob(f"learnt-{seed}-????????")
+        splits = data_of(folder)
+        tested.append({bytes(x.numpy().tobytes()) for x in splits.test.batch(torch.arange(len(splits.test)))[0]})
+    assert len({frozenset(each) for each in tested}) == 3
+
+
+def _write_wav(path: Path, samples: Any, rate: int) -> None:
+    import soundfile
+
+    soundfile.write(path, samples, rate)
 
 
 # --- what is refused ---

@@ -225,9 +225,9 @@ def test_a_run_over_its_limit_is_not_started_again(tmp_path):
 
 @pytest.mark.system
 def test_a_run_is_a_process_that_ends_with_its_hours_and_goes_on_afterwards(tmp_path):
-    epochs = {"arms": {**TINY["arms"], "base": {"evaluate": [], "changes": ["train.epochs=400", "train.lr=1e-6"]}}}
+    epochs = {"arms": {**TINY["arms"], "base": {"evaluate": [], "changes": ["train.epochs=250", "train.lr=1e-6"]}}}
     with pytest.raises(OverLimit, match="was stopped after"):
-        Processes(quiet=True).start(job_of(tmp_path, hours=15 / 3600, **epochs))
+        Processes(quiet=True).start(job_of(tmp_path, hours=1 / 3600, **epochs))
     Processes(quiet=True).start(job_of(tmp_path, hours=1.0, **epochs))
     job = job_of(tmp_path, hours=1.0, **epochs)
     assert job.trained
