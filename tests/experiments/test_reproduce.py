@@ -122,13 +122,14 @@ def test_chains_pruning_merging_and_ensembles_run_from_the_command_line(tmp_path
     arms = {
         "base": {"evaluate": [], "seeds": [0]},
         "shuffle": {"after": "base", "changes": ["train.sample=arbitrary"], "seeds": [0, 1]},
+        "shallow": {"after": "base", "changes": ["backbone.layers=2"], "seeds": [0], "evaluate": ["full"]},
         "merged": {"merge": pool},
         "together": {"ensemble": pool},
         "search": {"sections": {"method": {"name": "prune"}, "backbone": VIT}, "seeds": [0], "evaluate": []},
         "cut": {"after": "search", "prune": 0.5, "seeds": [0], "evaluate": ["full"]},
     }
     claim = {"text": "x", "expect": "above", "of": {"arm": "merged"}, "minus": {"arm": "cut"}}
-    claim["also"] = {"y": {"of": {"arm": "together"}}}
+    claim["also"] = {"y": {"of": {"arm": "together"}}, "z": {"of": {"arm": "shallow"}}}
     made = {**copy.deepcopy(TINY), "arms": arms, "claims": {"C20": claim}}
     made["recipe"] = {**made["recipe"], "data": data, "train": train}
     path = tmp_path / "mine.yaml"

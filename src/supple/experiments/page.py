@@ -53,7 +53,8 @@ class Row:
     requires: tuple[tuple[str, Effect | None], ...]
     also: tuple[tuple[str, Effect | None], ...]
     minutes: float  # of a core, of all runs that it compares, or that these start from
-    hours: float  # that the whole experiment takes, on one core
+    hours: float  # of a core, that the whole experiment takes
+    order: int  # of the experiment among all
     problems: tuple[str, ...]  # stale results, seeds that cannot be compared
     seeds: int  # that are declared
 
@@ -112,6 +113,7 @@ def _row(name: str, experiment: Experiment, results: Results, stale: Sequence[st
         effects(declared.also),
         round(sum(result["minutes"] for (arm, _), result in results.items() if arm in arms), 1),
         experiment.core_hours,
+        experiment.order,
         tuple(problems),
         len(declared_seeds(experiment, declared)),
     )
@@ -157,6 +159,12 @@ def block(rows: Sequence[Row]) -> str:
     cells = {row.claim: _cells(row) for row in rows}
     cells |= {claim: [claim, text, "undecided", "not run", why, "-"] for claim, (text, why) in OPEN.items()}
     lines += [f"| {' | '.join(cells[claim])} |" for claim in sorted(cells, key=number)]
+    hours = sorted({(row.order, row.experiment, row.hours) for row in rows})
+    told = ", ".join(f"{name} {count:g}" for _, name, count in hours)
+    lines += [
+        "",
+        f"Core-hours of the experiments, about, in the order of `--all`: {told}; in all {sum(h for *_, h in hours):g}.",
+    ]
     return "\n".join([*lines, "", END])
 
 
