@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from test_declared import TINY, tiny
 
 from supple.errors import CheckpointError
-from supple.experiments.page import BEGIN, END, picture, rows_of, updated
+from supple.experiments.page import BEGIN, END, picture, ranges, rows_of, updated
 from supple.experiments.results import (
     EVALUATION,
     LARGEST,
@@ -173,6 +173,10 @@ def test_a_row_without_results_says_what_it_would_take(tmp_path):
     assert "not run" in page
     assert "about 0.1 core-hours for all of tiny" in page
     assert picture([row]) is None
+
+
+def test_claims_in_a_row_are_told_as_a_range():
+    assert ranges(["C9", "C2", "C1", "C3", "C6", "C7"]) == "C1 to C3, C6, C7, C9"
 
 
 def test_two_seeds_give_a_difference_without_a_verdict(tmp_path):

@@ -195,14 +195,17 @@ def summary(rows: Sequence[Row]) -> str:
 
 
 def ranges(claims: Iterable[str]) -> str:
-    """`C1 to C4, C9`."""
+    """`C1 to C4, C6, C7`."""
     found: list[list[int]] = []
     for one in sorted(map(number, claims)):
         if found and one == found[-1][1] + 1:
             found[-1][1] = one
         else:
             found.append([one, one])
-    return ", ".join(f"C{low}" if low == high else f"C{low} to C{high}" for low, high in found)
+    return ", ".join(
+        f"C{low} to C{high}" if high > low + 1 else ", ".join(f"C{one}" for one in range(low, high + 1))
+        for low, high in found
+    )
 
 
 def _cells(row: Row) -> list[str]:
@@ -252,7 +255,7 @@ def picture(rows: Sequence[Row]) -> bytes | None:
     shown = sorted((row for row in rows if row.effect is not None), key=lambda row: number(row.claim))
     if not shown:
         return None
-    title = "The papers' claims: difference, 95 % interval, published value"
+    title = "The papers' claims: difference (dot), 95 % interval, published value (diamond)"
     return render([partial(_draw, shown)], "png", title, size=(7.2, 1.2 + 0.3 * len(shown)))
 
 
