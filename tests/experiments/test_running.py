@@ -92,6 +92,22 @@ def test_a_seed_whose_results_come_from_two_kinds_of_processors_is_not_complete(
     assert labels(missing(tmp_path)) == ["base-1", "shuffle-1"]
 
 
+def test_seeds_that_a_merge_ties_share_one_kind_of_processor(tmp_path, monkeypatch):
+    """both-0 comes from the runs of seeds 0 and 1 and is compared with them."""
+    pool = {"arms.both.merge.pools": {0: [0, 1]}}
+    claim = {**TINY["claims"]["C16"], "minus": {"arm": "both"}}
+    experiment = tiny(**pool, claims={"C20": claim})
+    on(monkeypatch, "a")
+    run_jobs(missing(tmp_path, experiment, ["C20"]), Trainer())
+    assert missing(tmp_path, experiment, ["C20"]) == []
+    path = tmp_path / "results" / "tiny" / "shuffle-0.json"
+    path.write_text(path.read_text().replace('"machine": "a"', '"machine": "b"'))
+    assert labels(missing(tmp_path, experiment, ["C20"])) == ["shuffle-0"]
+    on(monkeypatch, "b")
+    again = labels(missing(tmp_path, experiment, ["C20"]))
+    assert sorted(again) == ["base-0", "base-1", "both-0", "shuffle-0", "shuffle-1"]
+
+
 def test_a_run_starts_from_none_of_another_kind_of_processor(tmp_path, monkeypatch):
     on(monkeypatch, "a")
     run_jobs(missing(tmp_path), Trainer())

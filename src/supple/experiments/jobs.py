@@ -7,7 +7,7 @@ processor that it has taken so far.
 
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,8 +101,8 @@ def jobs_for(
     """The runs that claims still need: seed after seed, and those that others start from first.
 
     A run is missing if it is compared and has no complete result, or if one that is missing starts from it and it is
-    not here. The arms of a seed share one kind of processor: a seed of which anything is missing, or whose results
-    come from two kinds, is completed on this one, and what others gave counts as missing.
+    not here. The arms of a seed share one kind of processor, and so do seeds that a merge ties: where anything of these
+    is missing, or results come from two kinds, all is completed on this one, and what others gave counts as missing.
     """
     compared = [arm for arm in experiment.arms_of(claims) if experiment.evaluated(arm)]
     wanted: dict[tuple[str, int], Job] = {}
@@ -114,25 +114,33 @@ def jobs_for(
                 want(other.arm, other.seed)
         wanted.setdefault((arm, seed), job)
 
-    for group in by_seed(experiment, compared):
+    order = [(arm, seed) for arm in compared for seed in experiment.seeds_of(arm)]
+    order.sort(key=lambda run: max(_seeds(experiment, *run)))  # what is merged comes with the last of its sources
+    lacking: set[tuple[str, int]] = set()
+    for seeds in tied(_seeds(experiment, *run) for run in order):
+        group = [run for run in order if run[1] in seeds]
         done = {run: results[run] for run in group if complete(experiment, run[0], results.get(run))}
-        kinds = {result["machine"] for result in done.values()}
-        if len(done) < len(group) or len(kinds) > 1:
-            for run in group:
-                if run not in done or done[run]["machine"] != machine():
-                    want(*run)
+        if len(done) < len(group) or len({result["machine"] for result in done.values()}) > 1:
+            lacking |= {run for run in group if run not in done or done[run]["machine"] != machine()}
+    for run in order:
+        if run in lacking:
+            want(*run)
     return list(wanted.values())
 
 
-def by_seed(experiment: Experiment, arms: Sequence[str]) -> list[list[tuple[str, int]]]:
-    """The runs of arms, grouped by seed; what is made from a pool stands with the last of its members."""
-    groups: dict[int, list[tuple[str, int]]] = {}
-    for arm in arms:
-        pool = experiment.arms[arm].pool
-        for seed in experiment.seeds_of(arm):
-            last = seed if pool is None else max(pool.pools[seed])
-            groups.setdefault(last, []).append((arm, seed))
-    return [groups[seed] for seed in sorted(groups)]
+def _seeds(experiment: Experiment, arm: str, seed: int) -> set[int]:
+    """The seeds that a run is about: its own, and those of the runs that it is merged from."""
+    pool = experiment.arms[arm].pool
+    return {seed} if pool is None else {seed, *pool.pools[seed]}
+
+
+def tied(sets: Iterable[set[int]]) -> list[set[int]]:
+    """Sets that share a member, joined."""
+    found: list[set[int]] = []
+    for one in sets:
+        apart = [other for other in found if not other & one]
+        found = [*apart, one.union(*(other for other in found if other & one))]
+    return found
 
 
 def parse_label(label: str, experiment: Experiment) -> tuple[str, int]:

@@ -199,18 +199,21 @@ def limited(job: Job, tick: float = TICK_S) -> Iterator[None]:
     handlers = {
         signal.SIGINT: signal.default_int_handler,
         signal.SIGTERM: lambda *_: signal.raise_signal(signal.SIGINT),
-        signal.SIGPROF: look,
     }
+    timed = hasattr(signal, "setitimer")  # Windows has none: there, a run is not stopped
+    handlers |= {signal.SIGPROF: look} if timed else {}
     old = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         with counted(job) as seconds:
-            signal.setitimer(signal.ITIMER_PROF, tick, tick)
+            if timed:
+                signal.setitimer(signal.ITIMER_PROF, tick, tick)
             yield
     except (KeyboardInterrupt, SuppleError) as error:
         if over and getattr(error, "status", 130) == 130:
             raise OverLimit(job) from None
         raise
     finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
+        if timed:
+            signal.setitimer(signal.ITIMER_PROF, 0)
         for number, handler in old.items():
             signal.signal(number, handler)
