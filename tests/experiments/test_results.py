@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 from test_declared import TINY, tiny
 
 from supple.errors import CheckpointError
+from supple.experiments.declared import load_experiment
 from supple.experiments.page import BEGIN, END, picture, ranges, rows_of, updated
 from supple.experiments.results import (
     EVALUATION,
     LARGEST,
     complete,
+    decide,
     effect_of,
     pack,
     path_of,
@@ -260,3 +262,56 @@ def test_where_the_data_change_with_the_seed_so_do_the_images(tmp_path):
     v = (1875 / 4 + 2500 / 2 + 1875 / 4) / 9
     assert effect.points == 50
     assert effect.half == pytest.approx(4.302653 * np.sqrt(625 / 3 + v))
+
+
+# --- what the files that come with supple declare ---
+
+
+def declared_results(name, scores, macs=None):
+    """Results of an experiment of recipes/claims: the first images are right, so many; 'skipped' is a share."""
+    experiment, found = load_experiment(name), {}
+    for arm, points in scores.items():
+        for seed in experiment.seeds_of(arm):
+            packed = {}
+            for point, share in points.items():
+                each = np.full(2000, float(share)) if point == "skipped" else np.arange(2000) < 20 * share
+                packed[point] = pack(each, "train" if point.startswith("train") else "test")
+            costs = {point: {"macs_through": 1e6 * macs[arm]} for point in points} if macs else {}
+            found[arm, seed] = {"machine": "a", "test": "t", "points": packed, "costs": costs}
+    return experiment, found
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "skipped", "verdict"),
+    [(63, 50, "holds"), (59.8, 45, "holds"), (57, 50, "fails"), (63, 20, "fails"), (63, 95, "fails")],
+)
+def test_c23_holds_where_half_of_the_layers_are_skipped_at_no_or_a_small_loss(accuracy, skipped, verdict):
+    scores = {"base": {"full": 60}, "dt": {"skip=0.5": accuracy, "skipped": skipped}}
+    experiment, found = declared_results("dynamic", scores)
+    assert decide(experiment, found, experiment.claims["C23"]) == verdict
+
+
+@pytest.mark.parametrize(("macs", "verdict"), [(19, "holds"), (20, "undecided"), (21, "fails")])
+def test_c12_holds_where_the_mean_cost_is_lower_too(macs, verdict):
+    exits = {"exit=1": 50, "exit=2": 60, "full": 90}
+    better = {"exit=1": 56, "exit=2": 64, "full": 90}
+    experiment, found = declared_results("sl_vit", {"cnn": exits, "sl_vit": better}, {"cnn": 20, "sl_vit": macs})
+    assert decide(experiment, found, experiment.claims["C12"]) == verdict
+
+
+def test_c20_is_what_plain_models_lose_more_by_merging():
+    scores = {
+        "plain": {"full": 80, "arbitrary": 1},
+        "shuffle": {"full": 70, "arbitrary": 60},
+        "merged_plain": {"full": 10},
+        "merged_shuffle": {"arbitrary": 55},
+    }
+    experiment, found = declared_results("layershuffle", scores)
+    effect, _ = effect_of(experiment, found, experiment.claims["C20"])
+    assert effect.points == pytest.approx((80 - 10) - (60 - 55))
+
+
+def test_c25_measures_dt_at_the_point_that_it_trains():
+    also = load_experiment("dynamic").claims["C25"].also["DT, as trained"]
+    told = {(term.arm, at) for _, term in also.terms() for at in term.at if term.arm == "dt"}
+    assert told == {("dt", "train, skip=0.5"), ("dt", "skip=0.5")}

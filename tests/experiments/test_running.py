@@ -252,28 +252,40 @@ def test_a_run_is_a_process_that_ends_with_its_hours_and_goes_on_afterwards(tmp_
     assert found["base", 0]["minutes"] == pytest.approx(spent(job) / 60, abs=0.1)
 
 
+def test_a_run_hears_that_it_is_to_stop_whatever_its_shell_ignores(tmp_path):
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with pytest.raises(KeyboardInterrupt), limited(job_of(tmp_path)):
+                signal.raise_signal(number)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # as it was
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.system
-def test_a_run_started_in_the_background_of_a_shell_hears_that_it_is_to_stop(tmp_path):
-    """A shell's background process ignores Ctrl-C, and so would all that it starts."""
+@pytest.mark.parametrize("when", ["while it starts", "while it trains"])
+def test_runs_of_a_shells_background_process_are_stopped_at_once(tmp_path, when):
+    """Such a process ignores Ctrl-C, and so do all that it starts."""
     job = job_of(
         tmp_path, arms={**TINY["arms"], "base": {"evaluate": [], "changes": ["train.epochs=100000", "train.lr=1e-6"]}}
     )
+    sign = job.folder / "metrics.jsonl" if when == "while it trains" else job.folder.with_suffix(".log")
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     started = Processes(quiet=True)
-    worker = threading.Thread(target=started.start, args=(job,))
+    worker = threading.Thread(target=started.start, args=(job,), daemon=True)
     try:
         worker.start()
         deadline = time.monotonic() + 120
-        while not (job.folder / "metrics.jsonl").is_file() and time.monotonic() < deadline:
-            time.sleep(0.2)
-        began = time.monotonic()
+        while not (sign.is_file() and started.alive) and time.monotonic() < deadline:
+            time.sleep(0.05)
         started.stop()
-        worker.join()
+        worker.join(20)
     finally:
         signal.signal(signal.SIGINT, before)
-    assert time.monotonic() - began < 30
-    assert list((job.folder / "state").glob("*.json"))
-    assert spent(job) > 0
+    assert not worker.is_alive()
+    assert started.alive[0].returncode not in (None, -signal.SIGKILL)
+    assert when == "while it starts" or list((job.folder / "state").glob("*.json"))
 
 
 # --- starts ---
