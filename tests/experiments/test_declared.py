@@ -13,12 +13,17 @@ from supple.experiments.declared import (
     Experiment,
     check,
     check_fixed,
+    chosen,
     experiment_files,
     load_experiment,
     number,
     parse_claims,
+    parse_seeds,
+    with_seeds,
 )
-from supple.experiments.running import Job, check_recipes
+from supple.experiments.jobs import Job
+from supple.experiments.page import OPEN
+from supple.experiments.running import check_recipes, recipe_of
 
 FILES = experiment_files()
 ROOT = Path(__file__).parents[2]
@@ -72,8 +77,16 @@ def tiny(**changes: Any) -> Experiment:
 def test_the_claims_of_the_files_are_decided_once_each():
     claims = [claim for name in FILES for claim in load_experiment(name).claims]
     assert len(claims) == len(set(claims))
-    listed = {*range(1, 10), *range(11, 14), *range(16, 27)}
-    assert {number(claim) for claim in claims} == listed
+    assert {number(claim) for claim in claims} | {number(claim) for claim in OPEN} == {*range(1, 28)}
+    assert not set(OPEN) & set(claims)
+
+
+def test_what_comes_first_fits_into_forty_hours_of_a_core():
+    found = [experiment for _, experiment, _ in chosen([], None, everything=True)]
+    assert found[0].title.startswith("LayerShuffle")
+    assert len({experiment.order for experiment in found}) == len(found)
+    within = [experiment for experiment in found if experiment.order <= 6]
+    assert sum(experiment.core_hours for experiment in within) <= 40
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -100,11 +113,12 @@ def test_the_share_of_equal_weights_in_c24_is_that_of_ten_layers():
 def test_published_differences_are_those_of_the_figures():
     """Of two numbers in a claim's figures, the difference; the signs are those of the paper."""
     pairs = {"C2": (93.01, 92.39), "C3": (62.45, 61.83), "C9": (71.89, 70.79), "C12": (85.65, 82.79)}
-    pairs |= {"C16": (62.77, 0.13), "C20": (59.68, 1.87), "C22": (68.98, 68.11), "C23": (67.18, 68.11)}
+    pairs |= {"C16": (62.77, 0.13), "C22": (68.98, 68.11), "C23": (67.18, 68.11)}
     claims = {claim: one for name in FILES for claim, one in load_experiment(name).claims.items()}
     for claim, (one, other) in pairs.items():
         assert claims[claim].published == pytest.approx(one - other)
         assert f"{one}" in claims[claim].figures
+    assert claims["C20"].published == pytest.approx((82.61 - 1.87) - (62.77 - 59.68))
 
 
 # --- what an experiment says ---
@@ -146,7 +160,57 @@ def test_the_hash_is_of_recipe_seed_and_start_alone():
     assert [same.hash(arm, seed) for arm in same.arms for seed in same.seeds_of(arm)] == everything
     other = tiny(**{"arms.base.changes": ["train.lr=0.01"]})
     assert all(other.hash(arm, 0) != made.hash(arm, 0) for arm in made.arms)  # what starts from it is another run, too
-    assert tiny(weights="a.safetensors").hash("base", 0) != made.hash("base", 0)
+    weights = [{"file": file, "sha256": 64 * digit} for file, digit in (("a", "0"), ("b", "0"), ("a", "1"))]
+    hashes = [tiny(weights=given).hash("base", 0) for given in weights]
+    assert hashes[0] == hashes[1] != hashes[2]  # of what a file holds, not of its name
+    assert made.hash("base", 0) not in hashes
+    assert tiny(by_seed=["data.fold"], arms={"base": {}, "plain": {}, "shuffle": {}}).hash("base", 0) != made.hash(
+        "base", 0
+    )
+
+
+def test_other_seeds_replace_the_declared_ones_and_pools_move_with_them():
+    experiment = tiny(
+        **{"arms.base.seeds": [7], "arms.shuffle.seeds": [0, 1, 2, 3], "arms.both.merge.pools": {0: [0, 3]}}
+    )
+    moved = with_seeds(experiment, (10, 11, 12))
+    assert moved.seeds_of("plain") == (10, 11, 12)
+    assert moved.seeds_of("shuffle") == (10, 11, 12, 13)
+    assert moved.needs("both", 10) == [("shuffle", 10), ("shuffle", 13)]
+    assert moved.needs("plain", 11) == [("base", 7)]  # the only run of an arm stays
+    assert with_seeds(experiment, (0, 1, 2)) == experiment
+    assert parse_seeds("3, 4,5") == (3, 4, 5)
+    for text in ("3,x", "", "3,3,4"):
+        with pytest.raises(RecipeError, match="--seeds is"):
+            parse_seeds(text)
+    with pytest.raises(RecipeError, match="2 seeds are given, and the experiment has 3"):
+        with_seeds(experiment, (3, 4))
+
+
+def test_copied_images_are_labelled_by_the_run_of_another_arm(tmp_path):
+    copycat = {"labeller": "base", "root": "others"}
+    arms = {"base": {}, "shuffle": {"seeds": [4]}, "plain": {"after": "shuffle", "sections": {"copycat": copycat}}}
+    claims = {"C10": {**TINY["claims"]["C16"], "of": {"arm": "plain"}, "minus": {"arm": "base"}}}
+    made = tiny(arms=arms, claims=claims)
+    assert made.needs("plain", 2) == [("shuffle", 4), ("base", 2)]
+    assert made.arms_of(["C10"]) == ["shuffle", "base", "plain"]
+    job, labeller = (Job("tiny", made, arm, 2, tmp_path, tmp_path) for arm in ("plain", "base"))
+    assert job.beside("base") == labeller.folder
+    assert recipe_of(job, None, labeller.folder).copycat.labeller == str(labeller.folder)
+    other = tiny(arms={**arms, "base": {"changes": ["train.lr=0.5"]}}, claims=claims)
+    assert other.hash("plain", 2) != made.hash("plain", 2)
+
+
+def test_a_seed_may_be_a_setting_of_the_data(tmp_path):
+    recipe = {**TINY["recipe"], "data": {"name": "esc", "root": "x", "classes": 10, "size": 16}}
+    arms = {"base": {}, "plain": {"after": "base"}, "shuffle": {}}
+    made = tiny(by_seed=["data.fold"], recipe=recipe, arms=arms, seeds=[1, 2, 3])
+    told = recipe_of(Job("tiny", made, "plain", 2, tmp_path, tmp_path))
+    assert (told.train.seed, told.data.fold) == (2, 2)
+    with pytest.raises(RecipeError, match="has other data"):
+        tiny(by_seed=["data.fold"], recipe=recipe, arms={**arms, "base": {"seeds": [1]}})
+    with pytest.raises(RecipeError, match="by_seed has train.lr"):
+        tiny(by_seed=["train.lr"])
 
 
 def test_claims_are_named_alone_or_as_ranges():
@@ -198,6 +262,8 @@ def test_what_a_clock_would_choose_is_refused(key):
         ({"claims.C16.of": {"arm": "base"}}, '"full" of base is not evaluated', "add it"),
         ({"claims.C16.of": 1, "claims.C16.minus": 2}, "compares nothing", "of:"),
         ({"claims": {"x": TINY["claims"]["C16"]}}, '"x" is not the number of a claim', "C16"),
+        ({"claims.C16.of": {"arm": "plain", "sources": True}}, "plain is merged from nothing", "Leave sources out"),
+        ({"arms.plain.sections": {"copycat": {"labeller": "bas", "root": "x"}}}, "made from bas", "base"),
         ({"arms.plain.changes": ["data.test_limit=100"]}, "test_limit is 100", "all images"),
         ({"arms.plain.changes": ["train.seed=1"]}, "train.seed is 1", "Use seeds"),
         ({"arms.plain.changes": ["train.init=runs/x"]}, "train.init is runs/x", "weights"),

@@ -93,6 +93,16 @@ def test_training_images_are_a_set_of_their_own():
     assert score(packed, "train") == pytest.approx(100 * evaluate(made("static"), SPLITS.train)[-1].score)
 
 
+def test_training_images_are_seen_at_the_point_that_skipping_trains():
+    torch.manual_seed(0)
+    model = made("skip")
+    packed = evaluate_arm([model], alone, SPLITS, ["train, skip=0.5"], 0)
+    expected = {one.name: 100 * one.score for one in evaluate(model, SPLITS.train)}
+    assert score(packed, "train, skip=0.5") == pytest.approx(expected["skip=0.5"])
+    with pytest.raises(RecipeError, match="is for method skip"):
+        MEASURES["train, skip=0.5"].check(made("dense"), "mine")
+
+
 def test_near_minus_far_by_hand():
     """Four layers: ten of the sixteen places are near, so 2.5 layers in the mean, 1.5 far."""
     shares = np.array([[0.4, 0.2, 0.2, 0.2], [0.2, 0.4, 0.2, 0.2]])  # means 0.3, 0.3, 0.2, 0.2

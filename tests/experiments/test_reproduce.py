@@ -6,8 +6,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 import yaml
+from PIL import Image
 from test_declared import TINY
 
 import supple
@@ -15,6 +18,7 @@ from supple.errors import CheckpointError, RecipeError
 from supple.experiments import declared, reproduction
 from supple.experiments.page import BEGIN, END
 from supple.experiments.running import run_one
+from supple.training.build import data_of
 
 ROOT = Path(__file__).parents[2]
 VIT = {"name": "timm", "model": "vit_tiny_patch16_224", "args": {"patch_size": 4, "embed_dim": 24, "depth": 2}}
@@ -60,14 +64,15 @@ def test_an_experiment_from_end_to_end(places, command, monkeypatch):
     assert "holds" in str(found)
 
     one = json.loads((places["results"] / "small" / "learnt-1.json").read_text())
-    assert set(one) == {*("experiment", "arm", "seed", "recipe", "minutes", "machine", "versions", "test", "costs")} | {
-        "points"
-    }
+    keys = ("experiment", "arm", "seed", "recipe", "evaluation", "minutes", "machine", "versions", "test", "costs")
+    assert set(one) == {*keys, "points"}
     assert one["points"]["full"]["n"] == 64
     assert one["costs"]["exit=1"]["macs"] < one["costs"]["full"]["macs"]
 
     page = places["page"].read_text()
     assert "| C1 | training helps (95 against 25) | holds |" in page
+    assert f"**1 of 3 claims are decided.** Hold: C1 ({row.effect}). Out of reach here: C15, C27." in page
+    assert "| C27 | " in page
     assert page.endswith("by hand\n")
     assert (places["page"].parent / "img" / "claims.png").read_bytes()[:4] == b"\x89PNG"
 
@@ -81,6 +86,9 @@ def test_an_experiment_from_end_to_end(places, command, monkeypatch):
     assert said["claims"][0]["verdict"] == "holds"
     assert said["claims"][0]["difference"]["seeds"] == 3
     assert said["ran"] == []
+    other = command("reproduce", "small", "--seeds", "7,8,9", "--no-run", *words, "--json").json["claims"][0]
+    assert (other["verdict"], other["difference"]) == ("undecided", None)
+    assert places["page"].read_text() == page  # it tells the declared seeds
 
 
 def test_a_page_that_drifted_is_refused(places, command):
@@ -114,20 +122,23 @@ def test_chains_pruning_merging_and_ensembles_run_from_the_command_line(tmp_path
     arms = {
         "base": {"evaluate": [], "seeds": [0]},
         "shuffle": {"after": "base", "changes": ["train.sample=arbitrary"], "seeds": [0, 1]},
+        "shallow": {"after": "base", "changes": ["backbone.layers=2"], "seeds": [0], "evaluate": ["full"]},
         "merged": {"merge": pool},
         "together": {"ensemble": pool},
         "search": {"sections": {"method": {"name": "prune"}, "backbone": VIT}, "seeds": [0], "evaluate": []},
         "cut": {"after": "search", "prune": 0.5, "seeds": [0], "evaluate": ["full"]},
     }
     claim = {"text": "x", "expect": "above", "of": {"arm": "merged"}, "minus": {"arm": "cut"}}
-    claim["also"] = {"y": {"of": {"arm": "together"}}}
+    claim["also"] = {"y": {"of": {"arm": "together"}}, "z": {"of": {"arm": "shallow"}}}
     made = {**copy.deepcopy(TINY), "arms": arms, "claims": {"C20": claim}}
     made["recipe"] = {**made["recipe"], "data": data, "train": train}
     path = tmp_path / "mine.yaml"
     path.write_text(yaml.safe_dump(made, sort_keys=False))
     words = ("--runs", tmp_path / "runs", "--results", tmp_path / "results")
     found = supple.reproduce(path, runs=words[1], results=words[3], start=run_one)
-    assert [name.split("/")[1] for name in found.ran][:3] == ["base-0", "shuffle-0", "shuffle-1"]
+    ran = [name.split("/")[1] for name in found.ran]
+    assert ran[:2] == ["base-0", "shuffle-0"]
+    assert ran.index("cut-0") < ran.index("shuffle-1") < ran.index("merged-0")
     assert {path.stem for path in (tmp_path / "results" / "mine").iterdir()} >= {"merged-0", "together-0", "cut-0"}
     (folder,) = (tmp_path / "runs" / "mine").glob("cut-0-????????")
     assert supple.load(folder).backbone_spec["kept"] is not None
@@ -136,6 +147,84 @@ def test_chains_pruning_merging_and_ensembles_run_from_the_command_line(tmp_path
     (tmp_path / "results" / "mine" / "merged-0.json").unlink()
     said = command("reproduce", path, "--one", "merged-0", *words, "--json").json
     assert Path(said["result"]).is_file()
+
+
+def test_images_are_copied_with_the_labels_of_another_run_of_the_experiment(tmp_path):
+    rng = np.random.default_rng(0)
+    for number in range(12):
+        picture = Image.fromarray(rng.integers(0, 256, (20, 20, 3), np.uint8))
+        (tmp_path / "others").mkdir(exist_ok=True)
+        picture.save(tmp_path / "others" / f"{number}.png")
+    train = {**TINY["recipe"]["train"], "cache_features": "features"}
+    exits = {"name": "exits", "at": ["layer1"], "way": "classifier_wise", "branch": "linear"}
+    made = {**copy.deepcopy(TINY), "evaluate": ["exit=1"], "seeds": [0, 1]}
+    made["recipe"] = {
+        "data": {"name": "generated", "batch_size": 64},
+        "backbone": {"name": "resnet_v1", "layers": [1, 1, 1, 1], "width": 8},
+        "method": exits,
+        "train": train,
+    }
+    copied = {"labeller": "backbone", "root": str(tmp_path / "others"), "ratio": 0.5}
+    still = {"sections": {"method": {"name": "static"}}, "changes": ["train.cache_features=null"]}
+    made["arms"] = {
+        "backbone": {**still, "seeds": [0], "evaluate": ["full"]},
+        "branch": {"after": "backbone"},
+        "longer": {"after": "branch", "changes": ["train.epochs=2"]},
+        "copycat": {"after": "branch", "sections": {"copycat": copied}},
+    }
+    claim = {"text": "x", "expect": "above", "of": {"arm": "copycat", "at": "exit=1"}}
+    made["claims"] = {"C10": {**claim, "minus": {"arm": "longer", "at": "exit=1"}}}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(made, sort_keys=False))
+    found = supple.reproduce(
+        tmp_path / "mine.yaml", runs=tmp_path / "runs", results=tmp_path / "results", start=run_one
+    )
+    assert {name.split("/")[1] for name in found.ran} == {
+        "backbone-0",
+        *(f"{arm}-{seed}" for arm in ("branch", "longer", "copycat") for seed in (0, 1)),
+    }
+    assert found.rows[0].effect.seeds == 2
+    (folder,) = (tmp_path / "runs" / "mine").glob("copycat-1-????????")
+    labeller = Path(supple.load(folder).recipe.copycat.labeller)
+    assert labeller.name.startswith("backbone-0-")
+    assert len(list((tmp_path / "runs" / "mine" / "features").iterdir())) == 2  # real images; and with copied ones
+
+
+def test_every_seed_has_a_split_of_its_own(tmp_path):
+    """Clips of two kinds of music; a fifth is tested on, another for every seed."""
+    pytest.importorskip("soundfile")
+    pytest.importorskip("soxr")
+    wave = np.sin(2 * np.pi * 440 * np.arange(4000) / 2000)
+    for kind, loud in (("calm", 0.1), ("wild", 0.9)):
+        for number in range(10):
+            path = tmp_path / "music" / kind / f"{number}.wav"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _write_wav(path, loud * wave * (1 + number) / 10, 2000)
+    made = {**copy.deepcopy(TINY), "evaluate": ["full"], "seeds": [0, 1, 2], "by_seed": ["data.seed"]}
+    data = {"name": "gtzan", "root": str(tmp_path / "music"), "size": 16, "seconds": 1, "rate": 2000, "mels": 8}
+    made["recipe"] = {
+        "data": {**data, "features": "mel", "classes": 2},
+        "backbone": {"name": "resnet_v1", "layers": [1, 1, 1, 1], "width": 8},
+        "method": {"name": "static"},
+        "train": TINY["recipe"]["train"],
+    }
+    made["arms"] = {"learnt": {}, "still": {"changes": ["train.lr=1e-9"]}}
+    made["claims"] = {"C14": {"text": "x", "expect": "above", "of": {"arm": "learnt"}, "minus": {"arm": "still"}}}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(made, sort_keys=False))
+    words = {"runs": tmp_path / "runs", "results": tmp_path / "results"}
+    (row,) = supple.reproduce(tmp_path / "mine.yaml", **words, start=run_one).rows
+    assert row.effect.seeds == 3
+    tested = []
+    for seed in range(3):
+        (folder,) = (tmp_path / "runs" / "mine").glob(f"learnt-{seed}-????????")
+        splits = data_of(folder)
+        tested.append({bytes(x.numpy().tobytes()) for x in splits.test.batch(torch.arange(len(splits.test)))[0]})
+    assert len({frozenset(each) for each in tested}) == 3
+
+
+def _write_wav(path: Path, samples: Any, rate: int) -> None:
+    import soundfile
+
+    soundfile.write(path, samples, rate)
 
 
 # --- what is refused ---
@@ -148,6 +237,7 @@ def test_mistakes_are_refused_with_a_cure(places, command, tmp_path):
     command("reproduce", "--claims", "C99", *words).refused(2, "no experiment decides C99", "C1")
     command("reproduce", "--all", "small", *words).refused(2, "--all does not go with a name")
     command("reproduce", "small", "--one", "learnt-9", *words).refused(2, 'no run "learnt-9"', "learnt-0")
+    command("reproduce", "small", "--seeds", "3,4", *words).refused(2, "the experiment has 3", "--seeds 10,11,12")
     command("reproduce", "--one", "learnt-0", *words).refused(2, "--one goes with one experiment")
     (tmp_path / "tree" / ".git").mkdir(parents=True)
     command("reproduce", "small", "--runs", tmp_path / "tree" / "runs", *words).refused(2, "work tree", "--runs FOLDER")

@@ -508,3 +508,13 @@ def test_the_rule_allows_inception_v3_on_cifar_100_only_after_rounding():
 def test_flat_features_have_no_affordable_patches():
     with pytest.raises(RecipeError, match="linear"):
         affordable(FLAT, 10)
+
+
+@pytest.mark.parametrize(("fan_in", "variance"), [("d", 2 / 32), ("heads*d", 2 / (12 * 32))])
+def test_queries_keys_and_values_start_with_the_fan_in_that_is_asked_for(fan_in, variance):
+    torch.manual_seed(0)
+    branch = make_branch({"name": "sl_vit", "d": 32, "heads": 12, "fan_in": fan_in}, RN1, 10)
+    weight = branch.layers[0].attention[1].qkv.weight.detach()
+    assert float(weight.var()) == pytest.approx(variance, rel=0.05)
+    plain = branch.layers[0].attention[1].out.weight.detach()
+    assert float(plain.var()) == pytest.approx(2 / (12 * 32), rel=0.05)

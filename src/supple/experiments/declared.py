@@ -28,6 +28,8 @@ class Term(BaseModel):
     model_config = STRICT
     arm: str
     at: Names = ("full",)
+    sources: bool = False  # the mean of the runs that it is merged from, instead of it
+    macs: bool = False  # what these points cost, earlier exits included, in MMACs, instead of what they score
 
 
 Side = (
@@ -50,16 +52,33 @@ class Difference(BaseModel):
         return sum(sign * side for sign, side in sides if isinstance(side, float))
 
 
-class Claim(Difference):
+class Condition(Difference):
+    """A difference, and what is expected of it."""
+
+    expect: Expect  # above or below 0; within the margin around 0; at_least: not below minus the margin
+    margin: float = Field(1.0, gt=0)  # points
+
+
+class Claim(Condition):
     """A claim and the primary difference that decides it."""
 
     text: str
-    expect: Expect  # above or below 0; within the margin around 0; at_least: not below minus the margin
-    margin: float = Field(1.0, gt=0)  # points
     published: float | None = None  # the same difference in the paper, points
     figures: str = ""  # as the paper prints them
+    requires: dict[str, Condition] = {}  # the second half of a claim such as "at lower cost": without it, it fails
     also: dict[str, Difference] = {}  # shown with their intervals; they decide nothing
     note: str = ""
+
+    def differences(self) -> list[Difference]:
+        return [self, *self.requires.values(), *self.also.values()]
+
+
+class Weights(BaseModel):
+    """A file to start from, looked for as data are; its content is part of what a run is."""
+
+    model_config = STRICT
+    file: str
+    sha256: str = Field(pattern="^[0-9a-f]{64}$")
 
 
 class Pool(BaseModel):
@@ -90,11 +109,13 @@ class Experiment(BaseModel):
     model_config = STRICT
     title: str
     regime: str  # how size, epochs and rate were chosen, on the baseline arm alone
-    hours: float = Field(2.0, gt=0)  # the most that one run may take
-    core_hours: float = Field(gt=0)  # what all of it takes, about, on one core
+    order: int = Field(100, ge=1)  # of `--all`: hours are spent on the first ones
+    hours: float = Field(2.0, gt=0)  # of a core, the most that one run may take: training, validation and evaluation
+    core_hours: float = Field(gt=0)  # what all of it takes, about
     seeds: tuple[int, ...]
+    by_seed: tuple[str, ...] = ()  # settings of the data that are the seed, too: data.fold
     evaluate: tuple[str, ...] = ("full",)  # points, groups of points and measures (see evaluation.py)
-    weights: str | None = None  # a file that arms without `after` start from, looked for as data are
+    weights: Weights | None = None  # that arms without `after` start from
     recipe: dict[str, Any]
     arms: dict[str, Arm]
     claims: dict[str, Claim]
@@ -112,24 +133,35 @@ class Experiment(BaseModel):
         one = self.arms[arm]
         if one.pool is not None:
             return [(one.pool.of, member) for member in one.pool.pools[seed]]
-        if one.after is None:
-            return []
-        seeds = self.seeds_of(one.after)
-        return [(one.after, seeds[0] if len(seeds) == 1 else seed)]
+        return [self.run_of(other, seed) for other in self.above(arm)]
+
+    def above(self, arm: str) -> list[str]:
+        """The arms that an arm is made from: what is merged; or what it starts from, and who labels copied images."""
+        one = self.arms[arm]
+        named = [one.pool.of] if one.pool else [one.after, self.labeller(arm)]
+        return [other for other in dict.fromkeys(named) if other is not None]
+
+    def labeller(self, arm: str) -> str | None:
+        """The arm whose run labels the copied images of another (copycat)."""
+        found = (self.document(arm).get("copycat") or {}).get("labeller")
+        return None if found is None else str(found)
+
+    def run_of(self, arm: str, seed: int) -> tuple[str, int]:
+        """The run of an arm that others of a seed are made from: that of the same seed, or its only one."""
+        seeds = self.seeds_of(arm)
+        return arm, seeds[0] if len(seeds) == 1 else seed
 
     def arms_of(self, claims: Iterable[str]) -> list[str]:
         """The arms that claims compare, and those that these are made from; what comes first stands first."""
         found: dict[str, None] = {}
 
         def add(arm: str) -> None:
-            one = self.arms[arm]
-            above = one.pool.of if one.pool else one.after
-            if above is not None:
-                add(above)
+            for other in self.above(arm):
+                add(other)
             found.setdefault(arm)
 
         for claim in (self.claims[name] for name in claims):
-            for difference in (claim, *claim.also.values()):
+            for difference in claim.differences():
                 for _, term in difference.terms():
                     add(term.arm)
         return list(found)
@@ -138,7 +170,7 @@ class Experiment(BaseModel):
         """The recipe of an arm as plain data, but for its seed and where it starts from."""
         one = self.arms[arm]
         recipe = self.recipe
-        if one.prune is not None and one.after is not None:
+        if one.prune is not None and one.after in self.arms:
             recipe = {**self.document(one.after), "method": {"name": "static"}}
         return with_changes({**recipe, **one.sections}, one.changes)
 
@@ -152,7 +184,8 @@ class Experiment(BaseModel):
             facts |= {"make": "merge" if one.merge else "ensemble", "pool": seed}
         else:
             facts |= {"recipe": self.document(arm), "seed": seed, "prune": one.prune}
-            facts |= {"weights": None if before else self.weights}
+            facts |= {"weights": self.weights.sha256 if self.weights and one.after is None else None}
+            facts |= {"by_seed": self.by_seed} if self.by_seed else {}
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
@@ -195,12 +228,15 @@ def _invalid(error: ValidationError, where: str) -> tuple[str, str]:
 
 def check(experiment: Experiment, where: str) -> None:
     """Refuses what could not be run, or not be judged."""
+    for key in experiment.by_seed:
+        if not key.startswith("data."):
+            raise RecipeError(f"{where}: by_seed has {key}.", "Name settings of the data, such as data.fold.")
     for name, arm in experiment.arms.items():
         _check_arm(experiment, name, arm, f"{where}: arms.{name}")
     for name, claim in experiment.claims.items():
         if not re.fullmatch(r"C\d{1,3}", name):
             raise RecipeError(f'{where}: "{name}" is not the number of a claim.', "Write C16; see docs/claims.md.")
-        for difference in (claim, *claim.also.values()):
+        for difference in claim.differences():
             _check_terms(experiment, difference, f"{where}: claims.{name}")
 
 
@@ -212,16 +248,19 @@ def _check_arm(experiment: Experiment, name: str, arm: Arm, where: str) -> None:
         raise RecipeError(f"{where} is made in several ways.", "A merge or an ensemble takes no other keys.")
     if arm.prune is not None and arm.after is None:
         raise RecipeError(f"{where}: there is nothing to prune.", "Say which arm was searched: after: search.")
-    before = arm.pool.of if arm.pool else arm.after
-    if before is not None:
-        earlier = list(experiment.arms)[: list(experiment.arms).index(name)]
+    earlier = list(experiment.arms)[: list(experiment.arms).index(name)]
+    for before in experiment.above(name):
         if before not in earlier:
             cause = f"{where} is made from {before}, which is not declared above it."
             raise RecipeError(cause, did_you_mean(before, earlier))
-        for _, seed in (need for own in experiment.seeds_of(name) for need in experiment.needs(name, own)):
+    for own in experiment.seeds_of(name):
+        for before, seed in experiment.needs(name, own):
             if seed not in experiment.seeds_of(before):
                 cause = f"{where} needs {before} with seed {seed}, which is not trained."
                 raise RecipeError(cause, f"The seeds of {before} are {list(experiment.seeds_of(before))}.")
+            if experiment.by_seed and seed != own:
+                cause = f"{where} is made from {before} with seed {seed}, which has other data: by_seed is set."
+                raise RecipeError(cause, f"Give {before} the seeds of {name}.")
     if arm.pool is None:
         check_fixed(experiment.document(name), where)
 
@@ -252,11 +291,52 @@ def _check_terms(experiment: Experiment, difference: Difference, where: str) -> 
                 f'{where}: there is no arm "{term.arm}".',
                 did_you_mean(term.arm, experiment.arms),
             )
+        pool = experiment.arms[term.arm].pool
+        if term.sources and pool is None:
+            cause = f"{where}: {term.arm} is merged from nothing: it has no sources."
+            raise RecipeError(cause, "Leave sources out.")
         for name in term.at:
-            known = experiment.evaluated(term.arm)
+            known = experiment.evaluated(pool.of if pool and term.sources else term.arm)
             if name not in known:
                 cause = f'{where}: "{name}" of {term.arm} is not evaluated.'
                 raise RecipeError(cause, f"{did_you_mean(name, known)} Or add it to evaluate.")
+
+
+# --- seeds ------------------------------------------------------------------------------------------------------------
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """`3,4,5` as numbers."""
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() for part in parts) or len(set(map(int, parts))) < len(parts):
+        raise RecipeError(f'--seeds is "{text}".', "Give different whole numbers joined by commas: 3,4,5.")
+    return tuple(map(int, parts))
+
+
+def with_seeds(experiment: Experiment, seeds: Sequence[int]) -> Experiment:
+    """The experiment on other seeds. Arms that have more than it go on with the numbers behind them; an arm with a
+    single run keeps it.
+    """
+    if len(seeds) != len(experiment.seeds):
+        cause = f"{len(seeds)} seeds are given, and the experiment has {len(experiment.seeds)}."
+        raise RecipeError(cause, f"Give {len(experiment.seeds)}: --seeds 10,11,12.")
+    several = [arm.seeds for arm in experiment.arms.values() if arm.seeds and len(arm.seeds) > 1]
+    further = sorted({seed for own in several for seed in own} - set(experiment.seeds))
+    new = dict(zip([*experiment.seeds, *further], [*seeds, *(max(seeds) + 1 + k for k in range(len(further)))]))
+
+    def moved(arm: Arm) -> Arm:
+        change: dict[str, Any] = {}
+        if arm.seeds and len(arm.seeds) > 1:
+            change["seeds"] = tuple(new[seed] for seed in arm.seeds)
+        for way in ("merge", "ensemble"):
+            pool = getattr(arm, way)
+            if pool is not None:
+                pools = {new[seed]: tuple(new[member] for member in pool.pools[seed]) for seed in pool.pools}
+                change[way] = pool.model_copy(update={"pools": pools})
+        return arm.model_copy(update=change)
+
+    arms = {name: moved(arm) for name, arm in experiment.arms.items()}
+    return experiment.model_copy(update={"seeds": tuple(seeds), "arms": arms})
 
 
 # --- claims -----------------------------------------------------------------------------------------------------------
@@ -294,6 +374,8 @@ def chosen(
         cure = f"Name an experiment ({first(list(experiment_files()), 30)}), or give --claims C16 or --all."
         raise RecipeError("nothing is named to reproduce.", cure)
     opened = {Path(name).stem: load_experiment(name) for name in names or experiment_files()}
+    if not names:
+        opened = dict(sorted(opened.items(), key=lambda entry: entry[1].order))
     if claims is None:
         return [(name, one, tuple(one.claims)) for name, one in opened.items()]
     wanted = parse_claims(claims, [claim for one in opened.values() for claim in one.claims])

@@ -1,11 +1,12 @@
 """What a trained arm gives on every test image: right or wrong at points and groups, and other measures.
 
 A group such as "arbitrary" has a new point for every batch of ORDERED images, drawn by seed, group and batch alone: all
-arms of a seed meet the same orders.
+arms of a seed meet the same orders. A change that gives other figures of the same run raises EVALUATION in results.py.
 """
 
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -30,6 +31,7 @@ from supple.surgery.merge import count_layers, end_weights, layer_weights, merge
 from supple.text import did_you_mean
 
 ORDERED = 100  # images that share a point drawn from a group
+HALF = str(Point(skip=PAPER))
 MOST_TRAINING = 10_000  # training images that "train" looks at
 Answer = Callable[[Any, int], dict[str, Tensor]]  # from inputs and the number of their batch to logits by name
 
@@ -130,11 +132,11 @@ class Measure:
             raise RecipeError(f"{where} is for method {self.method}.", "Leave it out of this arm's evaluate.")
 
 
-def on_training_images(model: FlexibleModel, splits: Splits, seed: int) -> Array:
+def on_training_images(model: FlexibleModel, splits: Splits, seed: int, name: str = "full") -> Array:
     """Right or wrong on training images, not augmented, in eval mode: some that are spread evenly."""
     picked = torch.linspace(0, len(splits.train) - 1, min(MOST_TRAINING, len(splits.train))).long()
     part = _Part(splits.train, picked)
-    return right(alone(model, ["full"], seed), part, ["full"], _device(model))["full"]  # type: ignore[arg-type]
+    return right(alone(model, [name], seed), part, [name], _device(model))[name]  # type: ignore[arg-type]
 
 
 class _Part:
@@ -215,6 +217,7 @@ def from_the_layer_before(model: Dense, splits: Splits, seed: int) -> Array:
 
 MEASURES = {
     "train": Measure(on_training_images, None, TRAIN),
+    f"train, {HALF}": Measure(partial(on_training_images, name=HALF), "skip", TRAIN),  # the point that DT trains
     "positions": Measure(positions_told, "shuffle"),
     "home": Measure(at_home, "shuffle"),
     "skipped": Measure(layers_skipped, "skip"),

@@ -8,9 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from supple.errors import RecipeError
-from supple.experiments.declared import Claim, Difference, Experiment, number
-from supple.experiments.results import Results, effect_of, read_results, sample, usable_seeds
-from supple.experiments.verdict import SEEDS, Effect, judge
+from supple.experiments.declared import Claim, Condition, Difference, Experiment, number
+from supple.experiments.results import (
+    Results,
+    decide,
+    declared_seeds,
+    effect_of,
+    figure,
+    read_results,
+    usable_seeds,
+)
+from supple.experiments.verdict import SEEDS, Effect
 from supple.text import table
 
 if TYPE_CHECKING:
@@ -18,6 +26,17 @@ if TYPE_CHECKING:
 
 BEGIN, END = "<!-- reproduce: begin -->", "<!-- reproduce: end -->"
 PICTURE = "img/claims.png"  # beside the page
+OPEN = {  # claims that no experiment decides, and why
+    "C15": (
+        "SL-ViT: sound fused inside the exit (AV1) counts crowds better than pictures alone (V1), the exit behind the "
+        "fusion (AV2) is dominated (mean absolute errors 14.58, 15.04, 17.03)",
+        "no pictures of crowds with their sound can be had; with constructed sound about 1 core-hour",
+    ),
+    "C27": (
+        "SiDT: 20 % of a detector's backbone can go at no loss, 40 % for under 1.5 mAP (50.4, 49.2 against 50.5)",
+        "out of budget: a detector learns too little from few pictures; COCO takes weeks of this processor",
+    ),
+}
 COLOURS = {"holds": "#2e9475", "fails": "#c2506b", "undecided": "#8a9099"}
 
 
@@ -31,19 +50,22 @@ class Row:
     verdict: str
     effect: Effect | None  # None: nothing was run
     figures: tuple[tuple[str, float], ...]  # what the arms score, means over seeds
+    requires: tuple[tuple[str, Effect | None], ...]
     also: tuple[tuple[str, Effect | None], ...]
-    minutes: float  # of all trainings that it compares, or that these start from
-    hours: float  # that the whole experiment takes, on one core
+    minutes: float  # of a core, of all runs that it compares, or that these start from
+    hours: float  # of a core, that the whole experiment takes
+    order: int  # of the experiment among all
     problems: tuple[str, ...]  # stale results, seeds that cannot be compared
-    seeds: int  # that are to be run
+    seeds: int  # that are declared
 
     @property
     def command(self) -> str:
         return f"supple reproduce {self.experiment} --claims {self.claim}"
 
     def to_json(self) -> dict[str, Any]:
-        effects = {"difference": self.effect, **dict(self.also)}
-        told = {name: None if one is None else vars(one) for name, one in effects.items()}
+        def told(effects: Iterable[tuple[str, Effect | None]]) -> dict[str, Any]:
+            return {name: None if one is None else vars(one) for name, one in effects}
+
         return {
             "claim": self.claim,
             "experiment": self.experiment,
@@ -52,8 +74,10 @@ class Row:
             "expect": self.declared.expect,
             "margin": self.declared.margin,
             "published": self.declared.published,
-            "difference": told.pop("difference"),
-            "also": told,
+            "difference": None if self.effect is None else vars(self.effect),
+            "seeds": self.seeds,
+            "requires": told(self.requires),
+            "also": told(self.also),
             "figures": dict(self.figures),
             "minutes": self.minutes,
             "hours": self.hours,
@@ -73,33 +97,35 @@ def _row(name: str, experiment: Experiment, results: Results, stale: Sequence[st
     found, problems = effect_of(experiment, results, declared)
     old = [run for run in stale if run.rpartition("-")[0] in arms]
     if old:
-        problems = [f"stale, made by another recipe: {', '.join(old)}", *problems]
-    also = tuple((text, effect_of(experiment, results, one)[0]) for text, one in declared.also.items())
+        problems = [f"stale, made or evaluated in another way: {', '.join(old)}", *problems]
+
+    def effects(differences: Mapping[str, Difference]) -> tuple[tuple[str, Effect | None], ...]:
+        return tuple((text, effect_of(experiment, results, one)[0]) for text, one in differences.items())
+
     return Row(
         claim,
         name,
         declared,
-        judge(found, declared.expect, declared.margin),
+        decide(experiment, results, declared),
         found,
         tuple(_figures(experiment, results, declared)),
-        also,
+        effects(declared.requires),
+        effects(declared.also),
         round(sum(result["minutes"] for (arm, _), result in results.items() if arm in arms), 1),
         experiment.core_hours,
+        experiment.order,
         tuple(problems),
-        len(_declared_seeds(experiment, declared)),
+        len(declared_seeds(experiment, declared)),
     )
-
-
-def _declared_seeds(experiment: Experiment, difference: Difference) -> set[int]:
-    return set.intersection(*(set(experiment.seeds_of(term.arm)) for _, term in difference.terms()))
 
 
 def _figures(experiment: Experiment, results: Results, difference: Difference) -> Iterable[tuple[str, float]]:
     seeds, _ = usable_seeds(experiment, results, difference)
     for _, term in difference.terms() if seeds else ():
-        scores = [sample(results[term.arm, seed], term.at).mean for seed in seeds]
+        scores = [figure(experiment, results, term, seed).mean for seed in seeds]
         at = term.at[0] if len(term.at) == 1 else f"{term.at[0]} ... {term.at[-1]}"
-        yield f"{term.arm} at {at}", statistics.fmean(scores)
+        who = f"sources of {term.arm}" if term.sources else term.arm
+        yield f"{who} at {at}", statistics.fmean(scores)
 
 
 # --- for people -------------------------------------------------------------------------------------------------------
@@ -124,20 +150,66 @@ def terminal(rows: Sequence[Row]) -> str:
 
 
 def block(rows: Sequence[Row]) -> str:
-    """The part of docs/claims.md between the markers."""
-    lines = [BEGIN, ""]
+    """The part of docs/claims.md between the markers: what is decided, the picture, and a row for each claim."""
+    lines = [BEGIN, "", summary(rows), ""]
     if any(row.effect is not None for row in rows):
-        lines += [f"![effect and interval of every claim]({PICTURE})", ""]
+        lines += [f"![effect and interval of every claim, and the published value]({PICTURE})", ""]
     lines += ["| # | claim | verdict | difference in points, published | our figures | seeds, minutes, command |"]
     lines += ["|---|---|---|---|---|---|"]
-    lines += [f"| {' | '.join(_cells(row))} |" for row in sorted(rows, key=lambda row: number(row.claim))]
+    cells = {row.claim: _cells(row) for row in rows}
+    cells |= {claim: [claim, text, "undecided", "not run", why, "-"] for claim, (text, why) in OPEN.items()}
+    lines += [f"| {' | '.join(cells[claim])} |" for claim in sorted(cells, key=number)]
+    hours = sorted({(row.order, row.experiment, row.hours) for row in rows})
+    told = ", ".join(f"{name} {count:g}" for _, name, count in hours)
+    lines += [
+        "",
+        f"Core-hours of the experiments, about, in the order of `--all`: {told}; in all {sum(h for *_, h in hours):g}.",
+    ]
     return "\n".join([*lines, "", END])
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """What is decided and what is not, as a paragraph."""
+    verdicts = {row.claim: row.verdict for row in rows} | dict.fromkeys(OPEN, "undecided")
+    effects = {row.claim: f" ({row.effect})" for row in rows if row.effect is not None}
+
+    def named(verdict: str) -> str:
+        claims = sorted((claim for claim, one in verdicts.items() if one == verdict), key=number)
+        return ", ".join(claim + effects.get(claim, "") for claim in claims)
+
+    decided = [
+        f"{word}: {named(verdict)}." for verdict, word in (("holds", "Hold"), ("fails", "Fail")) if named(verdict)
+    ]
+    count = sum(verdict != "undecided" for verdict in verdicts.values())
+    told = f"**{count} of {len(verdicts)} claims are decided.**" if count else "**No claim is decided yet.**"
+    unrun = [row.claim for row in rows if row.effect is None]
+    begun = [row.claim for row in rows if row.verdict == "undecided" and row.effect is not None]
+    parts = [told, *decided]
+    if begun:
+        parts.append(f"Undecided, though runs are there: {ranges(begun)}.")
+    if unrun:
+        parts.append(f"Not run yet: {ranges(unrun)}.")
+    if OPEN:
+        parts.append(f"Out of reach here: {ranges(OPEN)}.")
+    return " ".join(parts)
+
+
+def ranges(claims: Iterable[str]) -> str:
+    """`C1 to C4, C6, C7`."""
+    found: list[list[int]] = []
+    for one in sorted(map(number, claims)):
+        if found and one == found[-1][1] + 1:
+            found[-1][1] = one
+        else:
+            found.append([one, one])
+    return ", ".join(
+        f"C{low} to C{high}" if high > low + 1 else ", ".join(f"C{one}" for one in range(low, high + 1))
+        for low, high in found
+    )
 
 
 def _cells(row: Row) -> list[str]:
     claim, found = row.declared, row.effect
-    wanted = {"above": "above 0", "below": "below 0", "within": f"within ± {claim.margin:g}"}
-    wanted["at_least"] = f"at least -{claim.margin:g}"
     text = claim.text + (f" ({claim.figures})" if claim.figures else "")
     published = "" if claim.published is None else f"; published {claim.published:+.2f}"
     if found is None:
@@ -145,13 +217,23 @@ def _cells(row: Row) -> list[str]:
     else:
         ours = f"{found}"
         cost = f"{found.seeds} of {row.seeds} seeds, {row.minutes:.0f} minutes, `{row.command}`"
+    conditions = [f"{name} {_wanted(one)}" for name, one in claim.requires.items()]
+    wanted = ", and ".join([_wanted(claim), *conditions])
     figures = [f"{name} {value:.2f}" for name, value in row.figures]
-    figures += [f"{name} {one}" for name, one in row.also if one is not None]
+    figures += [f"{name} {one}" for name, one in (*row.requires, *row.also) if one is not None]
     remarks = [*row.problems, *([claim.note] if claim.note else [])]
-    if found is not None and found.half is None:
+    if found is not None and found.seeds < row.seeds:
+        remarks.insert(0, f"{row.seeds - found.seeds} of {row.seeds} seeds are missing: nothing is decided before")
+    elif found is not None and found.half is None:
         remarks.insert(0, f"{SEEDS} seeds are needed")
     said = "; ".join([", ".join(figures), *remarks] if figures else remarks)
-    return [row.claim, text, row.verdict, f"{ours} (to hold: {wanted[claim.expect]}{published})", said or "-", cost]
+    return [row.claim, text, row.verdict, f"{ours} (to hold: {wanted}{published})", said or "-", cost]
+
+
+def _wanted(condition: Condition) -> str:
+    margin = f"{condition.margin:g}"
+    words = {"above": "above 0", "below": "below 0", "within": f"within ± {margin}", "at_least": f"at least -{margin}"}
+    return words[condition.expect]
 
 
 def updated(page: str, rows: Sequence[Row], where: str = "the page") -> str:
@@ -173,7 +255,7 @@ def picture(rows: Sequence[Row]) -> bytes | None:
     shown = sorted((row for row in rows if row.effect is not None), key=lambda row: number(row.claim))
     if not shown:
         return None
-    title = "The papers' claims: difference, 95 % interval, published value"
+    title = "The papers' claims: difference (dot), 95 % interval, published value (diamond)"
     return render([partial(_draw, shown)], "png", title, size=(7.2, 1.2 + 0.3 * len(shown)))
 
 

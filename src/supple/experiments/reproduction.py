@@ -8,20 +8,13 @@ from typing import Any
 
 from supple import files
 from supple.errors import CheckpointError, RecipeError
-from supple.experiments.declared import chosen, experiment_files, load_experiment, number
+from supple.experiments.declared import chosen, experiment_files, load_experiment, number, with_seeds
+from supple.experiments.jobs import Job, jobs_for, parse_label, runs_folder
 from supple.experiments.page import PICTURE, Row, picture, rows_of, terminal, updated
-from supple.experiments.results import read_results
-from supple.experiments.running import (
-    Job,
-    Processes,
-    Start,
-    check_recipes,
-    jobs_for,
-    parse_label,
-    run_jobs,
-    run_one,
-    runs_folder,
-)
+from supple.experiments.processes import Processes, Start, run_jobs
+from supple.experiments.results import Results, read_results
+from supple.experiments.running import check_recipes, limited, run_one
+from supple.machine import machine
 from supple.text import say
 
 Path_ = str | os.PathLike[str]
@@ -33,14 +26,16 @@ class Reproduction:
 
     rows: tuple[Row, ...]
     ran: tuple[str, ...]  # runs that were made now
+    stopped: tuple[str, ...]  # of runs whose hours were over before they were finished
     page: Path | None  # that the rows were written to
 
     def __str__(self) -> str:
-        return terminal(self.rows)
+        return "\n".join([terminal(self.rows), *self.stopped])
 
     def to_json(self) -> dict[str, Any]:
         page = None if self.page is None else str(self.page)
-        return {"claims": [row.to_json() for row in self.rows], "ran": list(self.ran), "page": page}
+        rows = [row.to_json() for row in self.rows]
+        return {"claims": rows, "ran": list(self.ran), "stopped": list(self.stopped), "page": page}
 
 
 def reproduce(
@@ -54,6 +49,7 @@ def reproduce(
     page: Path_ | None = None,
     run: bool = True,
     progress: bool = False,
+    seeds: Sequence[int] | None = None,
     start: Start | None = None,
 ) -> Reproduction:
     """Decides claims of the papers by declared experiments: `reproduce("layershuffle")`, or `claims="C16-C21"`.
@@ -61,12 +57,16 @@ def reproduce(
     What has no result yet is run, so many `jobs` at a time, in `runs` ($SUPPLE_RUNS, or ~/.cache/supple/runs); a call
     that was interrupted goes on. run=False: only the results that are there are read. results, page: where they are
     kept (benchmarks/results) and told (docs/claims.md); of a checkout, its own. Other results are told on no page,
-    unless one is named. start: what makes one run; None: a process for each.
+    unless one is named. seeds: others than the declared ones, as many; their verdicts are told on no page. start: what
+    makes one run; None: a process for each.
     """
     given = [names] if isinstance(names, (str, os.PathLike)) else [*names]
     picked = chosen([os.fspath(name) for name in given], claims, everything)
+    if seeds is not None:
+        picked = [(name, with_seeds(one, seeds), wanted) for name, one, wanted in picked]
     kept, told = _folder(results), _page(page, results)
     ran: list[str] = []
+    stopped: list[str] = []
     if run:
         if isinstance(jobs, bool) or not 1 <= jobs <= 256:
             raise RecipeError(f"jobs is {jobs}.", "Give a number from 1 to 256.")
@@ -77,23 +77,41 @@ def reproduce(
             there, stale = read_results(kept, name, experiment)
             if stale and progress:
                 say(f"{name}: made by another recipe, and run again if needed: {', '.join(stale)}")
-            missing += jobs_for(named.get(name, name), experiment, wanted, there, where, kept)
+            needed = jobs_for(named.get(name, name), experiment, wanted, there, where, kept)
+            elsewhere = [job.label for job in needed if (job.arm, job.seed) in there and _is_foreign(there, job)]
+            if elsewhere and progress:
+                say(f"{name}: made on another kind of processor, and run again: {', '.join(elsewhere)}")
+            missing += needed
         for job in {(job.name, job.arm): job for job in missing}.values():
             check_recipes(job)
         with Processes(quiet=not progress).passing_on() as processes:
-            run_jobs(missing, start or processes.start, jobs, processes.stop)
-        ran = [f"{job.stem}/{job.label}" for job in missing]
+            done, over = run_jobs(missing, start or processes.start, jobs, processes.stop)
+        ran, stopped = [f"{job.stem}/{job.label}" for job in done], [error.cause for error in over]
     rows = [row for name, experiment, wanted in picked for row in rows_of(name, experiment, kept, wanted)]
     rows.sort(key=lambda row: number(row.claim))
     write_page(told, kept)
-    return Reproduction(tuple(rows), tuple(ran), told)
+    return Reproduction(tuple(rows), tuple(ran), tuple(stopped), told)
 
 
-def run_here(name: str, label: str, runs: Path_ | None, results: Path_ | None, quiet: bool = False) -> Path:
+def _is_foreign(results: Results, job: Job) -> bool:
+    return bool(results[job.arm, job.seed]["machine"] != machine())
+
+
+def run_here(
+    name: str,
+    label: str,
+    runs: Path_ | None,
+    results: Path_ | None,
+    quiet: bool = False,
+    seeds: Sequence[int] | None = None,
+) -> Path:
     """One run of an experiment, in this process; gives the file of its result."""
     experiment = load_experiment(name)
+    if seeds is not None:
+        experiment = with_seeds(experiment, seeds)
     job = Job(name, experiment, *parse_label(label, experiment), runs_folder(runs), _folder(results))
-    run_one(job, quiet)
+    with limited(job):
+        run_one(job, quiet)
     return job.result
 
 

@@ -1,131 +1,34 @@
-"""Runs of an experiment: what is missing, one run after the other or several at a time, each resumable.
-
-A run is a folder <runs>/<experiment>/<arm>-<seed>-<hash>: another recipe gets another folder. Every run is a process of
-its own (`supple reproduce NAME --one ARM-SEED`), so that it has its own threads and can be stopped in time.
-"""
+"""One run of an experiment: trained or made from others, within its hours, evaluated on all test images."""
 
 import hashlib
-import os
 import shutil
 import signal
-import subprocess
-import sys
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from supple.errors import IMPORTED, CheckpointError, DataError, RecipeError, SuppleError, TrainError
-from supple.experiments.declared import Experiment
-from supple.experiments.results import Results, complete, path_of, write_result
+from supple.errors import CheckpointError, DataError, SuppleError, TrainError
+from supple.experiments.declared import Weights
+from supple.experiments.jobs import Job
+from supple.experiments.results import EVALUATION, write_result
+from supple.files import sha256, write
+from supple.machine import machine
 from supple.recipe import Recipe, make_recipe
-from supple.text import duration, say
+from supple.text import duration
 
-RUNS = "SUPPLE_RUNS"  # the variable that names the folder of runs
-TIDY_S = 60.0  # seconds that a run has to save itself when it is stopped
-
-
-@dataclass(frozen=True)
-class Job:
-    """One run of an experiment."""
-
-    name: str  # of the experiment; or the path of its file
-    experiment: Experiment
-    arm: str
-    seed: int
-    runs: Path
-    results: Path
-
-    @property
-    def id(self) -> tuple[str, ...]:
-        return self.name, self.label
-
-    @property
-    def label(self) -> str:
-        return f"{self.arm}-{self.seed}"
-
-    @property
-    def stem(self) -> str:
-        return Path(self.name).stem
-
-    @property
-    def hash(self) -> str:
-        return self.experiment.hash(self.arm, self.seed)
-
-    @property
-    def folder(self) -> Path:
-        return self.runs / self.stem / f"{self.label}-{self.hash[:8]}"
-
-    @property
-    def result(self) -> Path:
-        return path_of(self.results, self.stem, self.arm, self.seed)
-
-    def needs(self) -> list["Job"]:
-        pairs = self.experiment.needs(self.arm, self.seed)
-        return [Job(self.name, self.experiment, *pair, self.runs, self.results) for pair in pairs]
-
-    @property
-    def trained(self) -> bool:
-        """Whether there is a finished run; what is merged has no run of its own."""
-        if self.experiment.arms[self.arm].pool is not None:
-            return all(job.trained for job in self.needs())
-        return (self.folder / "manifest.json").is_file() and not (self.folder / "state").exists()
+TICK_S = 10.0  # of the processor's time: how often a run writes down what it took, and looks whether that is all
 
 
-# --- where ------------------------------------------------------------------------------------------------------------
-
-
-def runs_folder(given: str | os.PathLike[str] | None) -> Path:
-    """Where runs live: as given, or $SUPPLE_RUNS, or in the cache of the user; never in a git work tree."""
-    named = given or os.environ.get(RUNS)
-    folder = Path(named).expanduser() if named else Path.home() / ".cache" / "supple" / "runs"
-    folder = folder.absolute()
-    tree = next((above for above in (folder, *folder.parents) if (above / ".git").exists()), None)
-    if tree is not None:
-        cause = f"the folder of runs {folder} lies in the git work tree {tree}: weights do not belong there."
-        raise RecipeError(cause, f"Choose another: --runs FOLDER, or set {RUNS}.")
-    return folder
-
-
-# --- what is missing --------------------------------------------------------------------------------------------------
-
-
-def jobs_for(
-    name: str, experiment: Experiment, claims: Iterable[str], results: Results, runs: Path, folder: Path
-) -> list[Job]:
-    """The runs that claims still need, those that others start from first.
-
-    A run is missing if it is compared and has no complete result, or if one that is missing starts from it and it is
-    not here.
-    """
-    arms = experiment.arms_of(claims)
-    every = [Job(name, experiment, arm, seed, runs, folder) for arm in arms for seed in experiment.seeds_of(arm)]
-    wanted: dict[tuple[str, int], Job] = {}
-
-    def want(job: Job) -> None:
-        for other in job.needs():
-            if not other.trained:
-                want(other)
-        wanted.setdefault((job.arm, job.seed), job)
-
-    for job in every:
-        if experiment.evaluated(job.arm) and not complete(experiment, job.arm, results.get((job.arm, job.seed))):
-            want(job)
-    return list(wanted.values())
-
-
-# --- one run ----------------------------------------------------------------------------------------------------------
-
-
-def recipe_of(job: Job, start: Path | None) -> Recipe:
-    """The checked recipe of a run that starts from a run or a file of weights."""
+def recipe_of(job: Job, start: Path | None = None, labeller: Path | None = None) -> Recipe:
+    """The checked recipe of a run that starts from a run or a file of weights; labeller: a run, see copycat."""
     document = job.experiment.document(job.arm)
-    changes = [f"train.seed={job.seed}"]
+    changes = [f"{key}={job.seed}" for key in ("train.seed", *job.experiment.by_seed)]
     if start is not None:
         changes.append(f"train.init={start}")
+    if labeller is not None:
+        changes.append(f"copycat.labeller={labeller}")
     cache = (document.get("train") or {}).get("cache_features")
     if cache is not None:  # a folder beside the runs
         changes.append(f"train.cache_features={job.runs / job.stem / cache}")
@@ -140,7 +43,7 @@ def check_recipes(job: Job) -> None:
     experiment = job.experiment
     pool = experiment.arms[job.arm].pool
     trained = job if pool is None else Job(job.name, experiment, pool.of, job.seed, job.runs, job.results)
-    recipe = recipe_of(trained, None)
+    recipe = recipe_of(trained)
     must_know(skeleton(recipe), experiment.evaluated(job.arm), f"{job.name}: {job.arm}")
 
 
@@ -151,37 +54,40 @@ def run_one(job: Job, quiet: bool = False) -> None:
     from supple import checkpoint
     from supple.cost import profile
     from supple.experiments.evaluation import alone, ensemble, evaluate_arm, merged
-    from supple.machine import machine, versions
+    from supple.machine import versions
     from supple.training.build import data_of
 
     arm = job.experiment.arms[job.arm]
-    folders = [job.folder] if arm.pool is None else [other.folder for other in job.needs()]
-    minutes = 0.0
-    if arm.pool is None:
-        _train(job, quiet)
-        minutes = checkpoint.read_manifest(job.folder)["seconds"] / 60
-    names = job.experiment.evaluated(job.arm)
-    splits = data_of(folders[0])
-    models = [checkpoint.load(folder) for folder in folders]
-    torch.set_num_threads(checkpoint.read_recipe(folders[0]).train.threads)
-    way = merged if arm.merge else ensemble if arm.ensemble else alone
-    costs = {row.point: {"macs": row.macs, "params": row.params} for row in profile(models[0])}
-    points = evaluate_arm(models, way, splits, names, job.seed)
-    write_result(
-        job.result,
-        {
-            "experiment": job.stem,
-            "arm": job.arm,
-            "seed": job.seed,
-            "recipe": job.hash,
-            "minutes": round(minutes, 2),
-            "machine": machine(),
-            "versions": versions(),
-            "test": _digest(splits.test),
-            "costs": {name: cost for name, cost in costs.items() if name in names},
-            "points": points,
-        },
-    )
+    with counted(job) as seconds:
+        folders = [job.folder] if arm.pool is None else [other.folder for other in job.needs()]
+        if arm.pool is None:
+            _train(job, quiet)
+        names = job.experiment.evaluated(job.arm)
+        splits = data_of(folders[0])
+        models = [checkpoint.load(folder) for folder in folders]
+        torch.set_num_threads(checkpoint.read_recipe(folders[0]).train.threads)
+        way = merged if arm.merge else ensemble if arm.ensemble else alone
+        rows = [row for row in profile(models[0]) if row.point in names]
+        points = evaluate_arm(models, way, splits, names, job.seed)
+        write_result(
+            job.result,
+            {
+                "experiment": job.stem,
+                "arm": job.arm,
+                "seed": job.seed,
+                "recipe": job.hash,
+                "evaluation": EVALUATION,
+                "minutes": round(seconds() / 60, 2),  # of the processor: training, validation and evaluation
+                "machine": machine(),
+                "versions": versions(),
+                "test": _digest(splits.test),
+                "costs": {
+                    row.point: {"macs": row.macs, "macs_through": row.macs_through, "params": row.params}
+                    for row in rows
+                },
+                "points": points,
+            },
+        )
 
 
 def _digest(test: Any) -> str:
@@ -194,26 +100,32 @@ def _train(job: Job, quiet: bool) -> None:
 
     if job.trained:
         return
-    before, weights = job.needs(), job.experiment.weights
-    for other in before:
+    for other in job.needs():
         if not other.trained:
-            cause = f"{job.label} starts from {other.label}, which is not in {other.folder}."
+            cause = f"{job.label} is made from {other.label}, which is not in {other.folder}."
             raise CheckpointError(cause, f"Run it first: supple reproduce {job.name} --one {other.label}.")
-    recipe = recipe_of(job, before[0].folder if before else None if weights is None else _weights(weights))
-    if job.experiment.arms[job.arm].prune is not None:
+    arm, weights = job.experiment.arms[job.arm], job.experiment.weights
+    start = job.beside(arm.after)
+    if start is None and weights is not None:
+        start = find_weights(weights)
+    recipe = recipe_of(job, start, job.beside(job.experiment.labeller(job.arm)))
+    if arm.prune is not None:
         recipe = _pruned(job, recipe)
     train(recipe, job.folder, resume=True, quiet=quiet)
 
 
-def _weights(name: str) -> Path:
-    """A file of weights, looked for as data are."""
+def find_weights(wanted: Weights) -> Path:
+    """A file of weights, looked for as data are, with the content that the experiment names."""
     from supple.data._io.paths import find
 
+    cure = "Put the file into a folder of $SUPPLE_DATA; see docs/claims.md."
     try:
-        return find(name)
+        path = find(wanted.file)
     except DataError as error:
-        cause = f"there are no weights {name}: {error.cause}"
-        raise DataError(cause, "Put the file into a folder of $SUPPLE_DATA; see docs/claims.md.") from None
+        raise DataError(f"there are no weights {wanted.file}: {error.cause}", cure) from None
+    if sha256(path) != wanted.sha256:
+        raise DataError(f"{path} holds other weights than those that the experiment starts from (SHA-256).", cure)
+    return path
 
 
 def _pruned(job: Job, recipe: Recipe) -> Recipe:
@@ -232,135 +144,76 @@ def _pruned(job: Job, recipe: Recipe) -> Recipe:
     return recipe.model_copy(update={"backbone": kept, "train": settings})
 
 
-# --- many runs --------------------------------------------------------------------------------------------------------
-
-Start = Callable[[Job], None]
+# --- time -------------------------------------------------------------------------------------------------------------
 
 
-def run_jobs(jobs: Sequence[Job], start: Start, at_once: int = 1, stop: Callable[[], None] = lambda: None) -> None:
-    """Starts the jobs in order, so many at a time, each when those that it needs are done. After a failure nothing new
-    is started; what runs may finish, and the first error is raised. stop: ends what runs, when this one is stopped.
+class OverLimit(TrainError):
+    """A run has used up its hours. It is kept; the others go on."""
+
+    def __init__(self, job: Job) -> None:
+        cause = f"{job.stem}: {job.label} was stopped after {duration(job.limit_s)} of computing, its declared limit."
+        super().__init__(cause, f"It is kept in {job.folder}. Make the regime smaller, or raise hours.")
+
+
+def spent(job: Job) -> float:
+    """Seconds of the processor that a run has taken so far, in whatever processes."""
+    try:
+        return float(job.folder.with_suffix(".seconds").read_text())
+    except (OSError, ValueError):
+        return 0.0
+
+
+@contextmanager
+def counted(job: Job) -> Iterator[Callable[[], float]]:
+    """Adds to what a run has spent the processor's time of this process: neither a stopped process nor a busy machine
+    uses it up. Gives a function that says, and writes down, how much it is.
     """
-    waiting, planned = list(jobs), {job.id for job in jobs}
-    done: set[tuple[str, ...]] = set()
-    running: dict[Future[None], Job] = {}
-    failure: BaseException | None = None
-    with ThreadPoolExecutor(at_once) as pool:
-        try:
-            while waiting or running:
-                for job in [*waiting]:
-                    needed = {other.id for other in job.needs()} & planned
-                    if failure is None and len(running) < at_once and needed <= done:
-                        waiting.remove(job)
-                        running[pool.submit(start, job)] = job
-                if not running:
-                    break
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    job, error = running.pop(future), future.exception()
-                    failure = failure or error
-                    done |= set() if error else {job.id}
-        except BaseException:
-            stop()
-            raise
-    if failure is not None:
-        raise failure
+    before, began = spent(job), time.process_time()
 
+    def so_far() -> float:
+        seconds = before + time.process_time() - began
+        job.folder.parent.mkdir(parents=True, exist_ok=True)
+        write(job.folder.with_suffix(".seconds"), f"{seconds:.1f}")
+        return seconds
 
-class Processes:
-    """Starts each run as a process, ends it when its hours are over, and all of them when this one is stopped."""
-
-    def __init__(self, quiet: bool = False) -> None:
-        self.quiet, self.stopped = quiet, False
-        self.alive: list[subprocess.Popen[bytes]] = []
-        self.lock = threading.Lock()
-
-    @contextmanager
-    def passing_on(self) -> Iterator["Processes"]:
-        """SIGTERM counts as Ctrl-C, so that runs are asked to save themselves before this process ends."""
-        if threading.current_thread() is not threading.main_thread():
-            yield self
-            return
-        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-        try:
-            yield self
-        finally:
-            signal.signal(signal.SIGTERM, before)
-
-    def stop(self) -> None:
-        """Asks every run to save itself and end."""
-        with self.lock:
-            self.stopped = True
-            for process in self.alive:
-                if process.poll() is None:
-                    process.send_signal(signal.SIGINT)
-
-    def start(self, job: Job) -> None:
-        words = [sys.executable, "-m", "supple", *(word for module in IMPORTED for word in ("--import", module))]
-        words += ["reproduce", job.name, "--one", job.label, "--runs", str(job.runs), "--results", str(job.results)]
-        log = job.folder.with_suffix(".log")
-        log.parent.mkdir(parents=True, exist_ok=True)
-        left = job.experiment.hours * 3600 - spent(job.folder)
-        if not self.quiet:
-            say(f"{job.stem}: {job.label} (log: {log})")
-        with log.open("a") as file:
-            with self.lock:
-                if self.stopped:
-                    return
-                # A session of its own: Ctrl-C reaches this process alone, which passes it on once.
-                settings: dict[str, Any] = {"stdout": file, "stderr": file, "start_new_session": True}
-                process = subprocess.Popen(words, env=_environment(job), **settings)
-                self.alive.append(process)
-            status = _wait(process, max(left, 0.0))
-        if status is None:
-            cause = f"{job.stem}: {job.label} was stopped after {duration(job.experiment.hours * 3600)}."
-            cure = f"It is kept in {job.folder}. Make the regime smaller, or raise hours of the experiment."
-            raise TrainError(cause, cure)
-        if status and not self.stopped:
-            raise TrainError(f"{job.stem}: {job.label} failed: {last_words(log)}", f"See {log}.")
-        if not status and not self.quiet:
-            say(f"{job.stem}: {job.label} finished")
-
-
-def _wait(process: "subprocess.Popen[bytes]", seconds: float) -> int | None:
-    """The exit status; None: the time was over, and the process was ended."""
     try:
-        return process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGINT)
+        yield so_far
+    finally:
+        so_far()
+
+
+@contextmanager
+def limited(job: Job, tick: float = TICK_S) -> Iterator[None]:
+    """Interrupts what is inside, as Ctrl-C does, when the hours of a run are over. In the main thread only.
+
+    SIGTERM counts as Ctrl-C, which is heard again: a shell's background process ignores it, and so would its children.
+    """
+    over = False
+
+    def look(*_: object) -> None:
+        nonlocal over
+        if seconds() >= job.limit_s:
+            over = True
+            signal.raise_signal(signal.SIGINT)
+
+    handlers = {
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGTERM: lambda *_: signal.raise_signal(signal.SIGINT),
+    }
+    timed = hasattr(signal, "setitimer")  # Windows has none: there, a run is not stopped
+    handlers |= {signal.SIGPROF: look} if timed else {}
+    old = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
-        process.wait(TIDY_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    return None
-
-
-def _environment(job: Job) -> dict[str, str]:
-    """As many threads as the recipe says, from the first import on."""
-    pool = job.experiment.arms[job.arm].pool
-    threads = job.experiment.document(job.arm if pool is None else pool.of)["train"]["threads"]
-    return {**os.environ, "OMP_NUM_THREADS": str(threads)}
-
-
-def spent(folder: Path) -> float:
-    """Seconds that an unfinished run has been trained for."""
-    from supple.training.state import newest_state
-
-    found = newest_state(folder) if (folder / "state").is_dir() else None
-    return 0.0 if found is None else float(found[0].get("seconds", 0.0))
-
-
-def last_words(log: Path) -> str:
-    """The last error that a log tells, or its last line."""
-    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    errors = [line for line in lines if line.startswith("error: ")]
-    return (errors or lines or ["it said nothing."])[-1].removeprefix("error: ")
-
-
-def parse_label(label: str, experiment: Experiment) -> tuple[str, int]:
-    """`shuffle-0` as arm and seed."""
-    arm, _, seed = label.rpartition("-")
-    if arm not in experiment.arms or not seed.isdecimal() or int(seed) not in experiment.seeds_of(arm):
-        known = [f"{name}-{one}" for name in experiment.arms for one in experiment.seeds_of(name)]
-        raise SuppleError(f'there is no run "{label}".', f"There are: {', '.join(known[:30])}.")
-    return arm, int(seed)
+        with counted(job) as seconds:
+            if timed:
+                signal.setitimer(signal.ITIMER_PROF, tick, tick)
+            yield
+    except (KeyboardInterrupt, SuppleError) as error:
+        if over and getattr(error, "status", 130) == 130:
+            raise OverLimit(job) from None
+        raise
+    finally:
+        if timed:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+        for number, handler in old.items():
+            signal.signal(number, handler)

@@ -59,7 +59,10 @@ def effect(seeds: Sequence[Sample]) -> Effect:
         return Effect(points, None, n)
     spread = statistics.variance(means) / n
     images = {name for sample in seeds for name in sample.each}
-    over_images = sum(image_variance(np.mean([sample.each[name] for sample in seeds], axis=0)) for name in images)
+    over_images = 0.0
+    for name in images:  # seeds that share images share their luck; a seed's own images count for its part of the mean
+        shared = [sample.each[name] for sample in seeds if name in sample.each]
+        over_images += image_variance(np.sum(shared, axis=0) / n)
     return Effect(points, t_value(n) * math.sqrt(spread + over_images), n)
 
 

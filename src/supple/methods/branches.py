@@ -145,6 +145,7 @@ class SlVit(nn.Module):
         layers: int = 1,  # encoder layers
         last_residual: bool = True,  # add the input of the last layer's MLP to its output
         mlp_ratio: int = 2,  # hidden width of the encoder's MLP over d
+        fan_in: Literal["d", "heads*d"] = "d",  # of the first queries, keys and values, which the paper leaves open
         dropout: float = 0.5,  # share of the head's hidden units dropped in training
         hidden: int = 256,  # width of the head's two hidden layers
     ) -> None:
@@ -173,6 +174,8 @@ class SlVit(nn.Module):
         self.head = mlp_head(number * d, hidden, num_classes, dropout)
         self.apply(initialise)
         nn.init.normal_(self.position, std=0.02)
+        for attention in (part for part in self.modules() if isinstance(part, SelfAttention) and fan_in == "heads*d"):
+            attention.qkv.weight.data /= math.sqrt(heads)
 
     def forward(self, x: Any) -> Tensor:
         seen, heard = parted(x, self.tap)
