@@ -277,6 +277,15 @@ def test_the_policy_decides_who_goes_on_and_in_the_front():
     assert (done.job.id, done.reason) == (1, "confident")
 
 
+def test_equal_policies_of_two_requests_stop_both_where_they_ran_together():
+    track = chain(3, 5.0, gain=0.1)
+    made = dispatcher(*(job(k, track=track, policy=stop_above(points_of_chain(3), 0.9)) for k in (1, 2)))
+    (run,) = sent(made)
+    assert len(run.jobs) == 2
+    made.ran(0, run.id, [Step(0, 5.5, np.array([[9.0, 0, 0], [9.0, 0, 0]], np.float32))], True, 0.006)
+    assert [(done.job.id, done.reason) for done in effects(made, Done)] == [(1, "confident"), (2, "confident")]
+
+
 def points_of_chain(stages: int):
     from supple.inference.engines import Stage
 

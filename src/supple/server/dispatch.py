@@ -399,7 +399,7 @@ class Dispatcher:
         asked = [job for job in jobs if job.policy is not None and not job.gone and job.given == place]
         found = []
         for policy in dict.fromkeys(job.policy for job in asked):
-            own = [job for job in asked if job.policy is policy]
+            own = [job for job in asked if job.policy == policy]  # every request has a policy of its own
             assert policy is not None
             number = own[0].choices.index(place)
             stops = policy.stops(number, np.stack([job.logits for job in own if job.logits is not None]))
