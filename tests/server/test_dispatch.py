@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from simulated import Arrival, Simulation, capacity, chain, poisson, widths
 from supple.inference.costs import points_of
 from supple.policy.policy import stop_above
-from supple.server.dispatch import AROUND_MS, HUNG_S, Dispatcher
+from supple.server.dispatch import AROUND_MS, HUNG_S, TRIES_S, Dispatcher
 from supple.server.jobs import Done, Forget, Job, Kill, Refused, Release, Run, Send, Shorten, Step
+from supple.server.pacing import KEPT_S
 from supple.server.requests import Refusal
 
 MODEL = chain(stages=12, ms=3.4, gain=0.9)  # 41 ms
@@ -48,7 +49,7 @@ def test_samples_that_skip_layers_do_not_make_the_machine_look_faster():
         track = replace(widths(20, 40), skips=skips)
         played = Simulation(poisson(track, 20, 200, lambda rng: 400), noise=lambda now: 0.5)
         played.play()
-        assert played.queue.latency.mean == pytest.approx(mean)
+        assert played.queue.drift.expected(played.now)[0] == pytest.approx(mean)
 
 
 def test_pinned_to_full_at_twice_the_capacity_half_is_refused_and_the_others_are_in_time():
@@ -313,11 +314,47 @@ def test_a_worker_that_hangs_is_killed():
     assert [kill.worker for kill in effects(made, Kill)] == [0]
 
 
-def test_what_no_point_can_do_is_not_worth_trying_again():
-    with pytest.raises(Refusal) as never:
-        dispatcher(job(deadline_ms=2))
-    assert (never.value.status, never.value.retry_after_s) == (503, None)
-    with pytest.raises(Refusal) as later:
-        dispatcher(*(job(k, 60, choices=(11,)) for k in range(3)))
-    assert later.value.code == "overloaded"
-    assert later.value.retry_after_s > 0
+def refusal(made: Dispatcher, one: Job, now: float, lead_ms: float = 0.0) -> Refusal:
+    with pytest.raises(Refusal) as found:
+        made.admit(one, now, lead_ms)
+    return found.value
+
+
+def test_every_refusal_says_when_to_come_again():
+    never = refusal(Dispatcher(), job(deadline_ms=2), 0.0)
+    assert (never.status, never.code) == (503, "overloaded")
+    assert never.retry_after_s > 0
+    later = refusal(dispatcher(job(1, 60, choices=(11,))), job(2, 60, choices=(11,)), 0.0)
+    assert (later.status, later.code) == (503, "overloaded")
+    assert later.retry_after_s > 0
+
+
+def test_uniform_tight_deadlines_are_not_refused_for_good_after_a_few_slow_steps():
+    """The machine is slow for the first half second, and all that anybody asks for is twice the cheapest point."""
+    ask = [Arrival(at / 10, 9.0, MODEL, tuple(range(12))) for at in range(200)]
+    outcomes = Simulation(ask, noise=lambda now: 10.0 if now < 0.5 else 1.0).play()
+    assert not any(one.in_time for one in outcomes if one.arrival.at < 0.5)
+    refused = [one for one in outcomes if not one.answered and one.arrival.at > 0.5]
+    assert {one.reason for one in refused} == {"overloaded"}
+    assert all(one.in_time for one in outcomes if one.arrival.at > 0.5 + KEPT_S + 1.5 * TRIES_S)
+    tried = [one for one in outcomes if one.answered and 0.5 < one.arrival.at < 0.5 + KEPT_S]
+    assert len(tried) >= KEPT_S / TRIES_S - 2  # that is how it learns
+
+
+def test_a_machine_that_was_measured_while_it_was_slow_is_found_out_by_trying():
+    ask = [Arrival(at / 10, 4.5, MODEL, tuple(range(12))) for at in range(50)]  # 3.4 ms and 2 around them
+    outcomes = Simulation(ask, noise=lambda now: 0.5).play()
+    assert not outcomes[0].answered
+    assert all(one.in_time for one in outcomes if one.arrival.at > 1.5 * TRIES_S)
+
+
+def test_nobody_is_let_in_to_try_while_others_are_there():
+    made = dispatcher(job(1, 10_000, choices=(11,)))
+    refusal(made, job(2, 5), 0.0)
+    assert refusal(made, job(3, 5000 + 5), 5.0).retry_after_s > 0
+    made.ran(0, sent(made)[0].id, [Step(11, 41.0, logits())], True, 5.1)
+    refusal(made, job(4, 5100 + 5), 5.1)  # the estimate is fresh
+    made.admit(job(5, 6200 + 5), 6.2)
+    made.step(6.2)
+    (run,) = sent(made)
+    assert (run.jobs[0].id, run.target) == (5, 0)

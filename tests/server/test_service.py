@@ -19,11 +19,13 @@ import supple
 from supple import load
 from supple.data.preprocess import saved_preprocess
 from supple.errors import SuppleError
-from supple.server.jobs import Done, Job
+from supple.server.dispatch import Dispatcher
+from supple.server.jobs import Done, Job, Send
 from supple.server.requests import Answer, Options, Refusal
 from supple.server.schedule import Track
 from supple.server.served import Way
 from supple.server.service import Service, Ticket
+from supple.server.slots import Slots
 from supple.training.build import data_of
 
 
@@ -194,9 +196,52 @@ def test_what_a_burst_of_files_waits_for_the_decoder_is_not_taken_for_its_work(e
         files = [preparation.blank_file()] * 60
         began = time.monotonic()
         await service.predict("m", files, Options(), arrived=began)
-        assert service._decode_ms < 100 * (time.monotonic() - began)  # a tenth of the whole; each took a sixtieth
+        now = time.monotonic()
+        assert service._decode_ms.at(now) < 100 * (now - began)  # a tenth of the whole; each took a sixtieth
 
     served({"m": exported}, burst)
+
+
+class Alone:
+    """A service with one place to run and no process: a clock and a decoder by hand."""
+
+    def __init__(self, folder: Path, decode: Callable[..., Awaitable[float]], slots: int = 8) -> None:
+        self.now = 0.0
+        self.service = Service({"m": folder}, clock=lambda: self.now)
+        self.track = Track("m", ("full",), ((1.0,),), choice=True)
+        way = Way(self.track, (0,), "full")
+        model = SimpleNamespace(way=lambda options: way, preprocess={}, input_shape=(1,))
+        queue = Dispatcher()
+        queue.hire(0, None)
+        self.crew = SimpleNamespace(queue=queue, tickets=0, served={"m": model}, step=self.step)
+        self.service._crew, self.service._slots = self.crew, Slots(slots, {"m": (1,)})
+        self.service._decoders = SimpleNamespace(decode=decode)
+
+    def step(self) -> None:
+        self.crew.queue.step(self.now)
+        effects, self.crew.queue.effects = self.crew.queue.effects, []
+        self.service._carry_out(self.crew, [one for one in effects if not isinstance(one, Send)])
+
+    def enter(self, deadline_ms: float = 1000.0) -> tuple[Ticket, list[Answer | Refusal]]:
+        told: list[Answer | Refusal] = []
+        options = Options(deadline_ms=deadline_ms)
+        return self.service._enter("m", 0, b"file", options, self.now, told.append, False), told
+
+
+def test_one_slow_file_does_not_shut_out_tight_deadlines_for_good(tmp_path):
+    async def decode(*given: object) -> float:
+        return 3.0
+
+    async def scene() -> None:
+        alone = Alone(tmp_path, decode)
+        alone.service._decode_ms.observe(1000.0, alone.now)
+        with pytest.raises(Refusal) as found:
+            alone.enter(50.0)
+        assert found.value.retry_after_s > 0
+        alone.now = 4.0
+        alone.enter(50.0)
+
+    asyncio.run(scene())
 
 
 def test_one_request_with_more_inputs_than_slots_is_answered_whole(exported):

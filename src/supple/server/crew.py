@@ -14,7 +14,6 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from supple.errors import IMPORTED, CheckpointError, SuppleError
-from supple.inference.latency import LatencyEstimator
 from supple.server.dispatch import Dispatcher
 from supple.server.jobs import Effect, Forget, Job, Kill, Run, Send, Shorten, Step
 from supple.server.messages import (
@@ -31,6 +30,7 @@ from supple.server.messages import (
     Up,
     UseSlots,
 )
+from supple.server.pacing import Drift
 from supple.server.served import Served
 from supple.server.slots import Slots
 from supple.text import say
@@ -82,12 +82,12 @@ class Crew:
         workers: int,
         max_batch: int,
         clock: Callable[[], float],
-        latency: LatencyEstimator,
+        drift: Drift,
         on_effects: Callable[["Crew", list[Effect]], None],
     ) -> None:
         self.openings, self.workers, self.max_batch = tuple(openings), workers, max_batch
         self.served: Mapping[str, Served] = {}
-        self.queue = Dispatcher(latency)
+        self.queue = Dispatcher(drift)
         self.slots: Slots | None = None
         self.tickets = 0  # of requests that are on their way here
         self._clock, self._on_effects = clock, on_effects

@@ -16,12 +16,12 @@ import numpy as np
 
 from supple.errors import SuppleError
 from supple.inference.inputs import parts_of
-from supple.inference.latency import LatencyEstimator
 from supple.inference.result import predictions
 from supple.inference.walk import Reached
 from supple.server.crew import Crew
 from supple.server.jobs import Done, Effect, Job, Refused, Release
 from supple.server.messages import Opening
+from supple.server.pacing import Drift, Fading
 from supple.server.requests import Answer, Given, Options, Refusal
 from supple.server.served import Served, Way
 from supple.server.slots import Slots
@@ -71,12 +71,12 @@ class Service:
         self._workers, self._max_batch, self._timeout_ms = workers, max_batch, timeout_ms
         self._number_of_decoders, self._number_of_slots, self._max_pixels = decoders, slots, max_pixels
         self._clock = clock
-        self._latency = LatencyEstimator()
+        self._drift = Drift()
         self._crew: Crew | None = None
         self._retired: list[Crew] = []
         self._slots: Slots | None = None
         self._decoders: Any = None
-        self._decode_ms, self._decoding = 5.0, 0
+        self._decode_ms, self._decoding = Fading(5.0), 0
         self._tickets: dict[int, Ticket] = {}
         self._jobs = 0
         self._recent: deque[tuple[float, str, float, float]] = deque()  # when, point, elapsed, compute
@@ -133,7 +133,7 @@ class Service:
             self._slots = None
 
     def _new_crew(self, openings: Sequence[Opening]) -> Crew:
-        return Crew(openings, self._workers, self._max_batch, self._clock, self._latency, self._carry_out)
+        return Crew(openings, self._workers, self._max_batch, self._clock, self._drift, self._carry_out)
 
     def _slots_for(self, served: Mapping[str, Served]) -> Slots:
         shapes = {name: one.input_shape for name, one in served.items()}
@@ -258,7 +258,7 @@ class Service:
         if decoded:
             slots.write(slot, given)  # type: ignore[arg-type]
         else:
-            lead_ms = self._decode_ms * (1 + self._decoding / self._number_of_decoders)
+            lead_ms = self._decode_ms.at(self._clock()) * (1 + self._decoding / self._number_of_decoders)
         try:
             crew.queue.admit(job, self._clock(), lead_ms)
         except Refusal:
@@ -291,7 +291,7 @@ class Service:
         job, crew = ticket.job, ticket.crew
         try:
             took_ms: float = await self._decoders.decode(model, file, job.slot)
-            self._decode_ms += 0.1 * (took_ms - self._decode_ms)
+            self._decode_ms.observe(took_ms, self._clock())
             crew.queue.begin(job)
         except Refusal as why:
             ticket.told(why)
@@ -412,5 +412,5 @@ class Service:
             "points": dict(Counter(one[1] for one in recent)),
             "p50_ms": elapsed[len(elapsed) // 2] if elapsed else None,
             "p99_ms": elapsed[min(len(elapsed) - 1, len(elapsed) * 99 // 100)] if elapsed else None,
-            "spread": self._latency.spread,
+            "spread": self._drift.expected(now)[1],
         }
