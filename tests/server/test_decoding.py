@@ -322,6 +322,26 @@ def test_who_gives_up_waits_until_his_slot_is_not_written_any_more(bench: Bench)
 
 
 @linux
+def test_of_the_files_that_wait_the_most_urgent_is_next(bench: Bench) -> None:
+    (pid,) = bench.pids
+    ended: list[float] = []
+
+    async def one(slot: int, deadline: float) -> None:
+        await bench.decoders.decode("model", saved(noise()), slot, deadline)
+        ended.append(deadline)
+
+    async def scene() -> None:
+        os.kill(pid, signal.SIGSTOP)
+        files = [asyncio.create_task(one(k, deadline)) for k, deadline in enumerate((9.0, 8.0, 3.0, 5.0))]
+        await asyncio.sleep(0.01)
+        os.kill(pid, signal.SIGCONT)
+        await asyncio.gather(*files)
+
+    bench.run(scene())
+    assert ended == [9.0, 3.0, 5.0, 8.0]  # the first was begun before the others came
+
+
+@linux
 def test_a_decoder_whose_front_is_gone_ends_itself_in_the_middle_of_a_file() -> None:
     front, theirs = socket.socketpair()
     slots = Slots(1, {"model": SHAPE})

@@ -244,6 +244,57 @@ def test_one_slow_file_does_not_shut_out_tight_deadlines_for_good(tmp_path):
     asyncio.run(scene())
 
 
+@pytest.mark.parametrize("how", ["gone", "late"])
+def test_a_file_that_nobody_waits_for_any_more_is_not_decoded_and_gives_its_slot_back(tmp_path, how):
+    cancelled: list[int] = []
+
+    async def decode(model: str, file: bytes, slot: int, deadline: float) -> float:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            cancelled.append(slot)
+            raise
+        return 0.0
+
+    async def scene() -> None:
+        alone = Alone(tmp_path, decode, slots=2)
+        waits, _ = alone.enter()
+        goes, told = alone.enter(500.0)
+        if how == "late":
+            await asyncio.sleep(0)
+            alone.now = 0.6
+            alone.step()
+            assert told[0].code == "late"
+        else:
+            alone.service._drop([goes])  # before its task has run at all
+        await asyncio.sleep(0.01)
+        assert cancelled == ([goes.job.slot] if how == "late" else [])
+        assert (alone.service.load()["free"], list(alone.service._tickets)) == (1, [waits.job.id])
+        assert alone.service._decoding == 1
+        alone.service._drop([waits])
+        await asyncio.sleep(0.01)
+        assert alone.service.load()["free"] == 2
+
+    asyncio.run(scene())
+
+
+def test_the_decoder_is_told_how_long_there_is(tmp_path):
+    deadlines: list[float] = []
+
+    async def decode(model: str, file: bytes, slot: int, deadline: float) -> float:
+        deadlines.append(deadline)
+        return 1.0
+
+    async def scene() -> None:
+        alone = Alone(tmp_path, decode)
+        alone.now = 5.0
+        alone.enter(250.0)
+        await asyncio.sleep(0.01)
+
+    asyncio.run(scene())
+    assert deadlines == [5.25]
+
+
 def test_one_request_with_more_inputs_than_slots_is_answered_whole(exported):
     async def check(service: Service) -> None:
         answers = await service.predict("m", inputs(service, 25), Options(), arrived=time.monotonic())

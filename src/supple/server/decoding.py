@@ -6,13 +6,16 @@ The event loop watches its socket; no thread waits.
 
 import asyncio
 import json
+import math
 import os
 import socket
 import subprocess
 import sys
+from bisect import insort
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from itertools import count
+from operator import attrgetter
 from typing import Any
 
 from supple.errors import SuppleError
@@ -34,8 +37,8 @@ Preparation = tuple[str, dict[str, Any]]  # task, and what `Preparation.to_json`
 class _Order:
     """One line for a decoder, and the file behind it; its future gets what the decoder says, or what went wrong."""
 
-    def __init__(self, seconds: float, content: bytes = b"", **words: Any) -> None:
-        self.seconds, self.content = seconds, content
+    def __init__(self, seconds: float, content: bytes = b"", deadline: float = math.inf, **words: Any) -> None:
+        self.seconds, self.content, self.deadline = seconds, content, deadline
         self.line = json.dumps(words).encode() + b"\n"
         self._loop = asyncio.get_running_loop()
         self.said: asyncio.Future[Said] = self._loop.create_future()
@@ -195,7 +198,7 @@ class Decoders:
         self._kinds: dict[str, str] = {}
         self._uses: Counter[str] = Counter()  # files that wait or are decoded
         self._decoders: list[_Decoder] = []
-        self._waiting: deque[_Order] = deque()
+        self._waiting: list[_Order] = []  # by deadline
         self._replacements: set[asyncio.TimerHandle] = set()
         self._again_s = AGAIN_S
         self._ended = False
@@ -223,9 +226,9 @@ class Decoders:
         self._refuse_waiting(_draining())
         self._decoders.clear()
 
-    async def decode(self, model: str, file: bytes, slot: int) -> float:
+    async def decode(self, model: str, file: bytes, slot: int, deadline: float = math.inf) -> float:
         """Write a file's input into the slot; the ms that a decoder was at it. When it returns, raises Refusal or is
-        cancelled, nothing is written there any more.
+        cancelled, nothing is written there any more. deadline: of all that wait, the earliest is next.
         """
         key = self._keys.get(model)
         if key is None:
@@ -233,9 +236,9 @@ class Decoders:
         must_be(self._kinds[key], file)
         if self._ended:
             raise _draining()
-        order = _Order(self._seconds, file, key=key, slot=slot, file=len(file))
+        order = _Order(self._seconds, file, deadline, key=key, slot=slot, file=len(file))
         self._uses[key] += 1
-        self._waiting.append(order)
+        insort(self._waiting, order, key=attrgetter("deadline"))
         self._assign()
         try:
             said = await self._outcome(order)
@@ -293,7 +296,7 @@ class Decoders:
     def _assign(self) -> None:
         for decoder in self._decoders:
             if self._waiting and decoder.free:
-                decoder.take(self._waiting.popleft())
+                decoder.take(self._waiting.pop(0))
 
     def _began(self) -> None:
         self._again_s = AGAIN_S
@@ -322,7 +325,7 @@ class Decoders:
 
     def _refuse_waiting(self, why: Refusal) -> None:
         while self._waiting:
-            self._waiting.popleft().say(_said(why))
+            self._waiting.pop(0).say(_said(why))
 
     # --- models -------------------------------------------------------------------------------------------------------
 

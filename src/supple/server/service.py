@@ -9,6 +9,7 @@ import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ class Ticket:
     deadline_ms: float | None
     told: Callable[[Answer | Refusal], None]
     shown: Answer | None = None  # the last exit that was told in time, of a stream
-    decoding: bool = False
+    decoding: asyncio.Task[None] | None = None  # while it is
     released: bool = False  # its slot may go as soon as it is not decoded any more
 
 
@@ -270,11 +271,11 @@ class Service:
         if decoded:
             crew.step()
         else:
-            ticket.decoding = True
             self._decoding += 1
-            task = asyncio.get_running_loop().create_task(self._decode(model, ticket, given))  # type: ignore[arg-type]
-            self._background.add(task)
-            task.add_done_callback(self._background.discard)
+            work = self._decode(model, ticket, given)  # type: ignore[arg-type]
+            ticket.decoding = asyncio.get_running_loop().create_task(work)
+            self._background.add(ticket.decoding)
+            ticket.decoding.add_done_callback(partial(self._decoded, ticket))
         return ticket
 
     def _check(self, served: Served, given: Given) -> None:
@@ -288,23 +289,26 @@ class Service:
                 raise Refusal(422, "not_finite", "The input holds values that are not finite.")
 
     async def _decode(self, model: str, ticket: Ticket, file: bytes) -> None:
-        job, crew = ticket.job, ticket.crew
+        job, queue = ticket.job, ticket.crew.queue
         try:
-            took_ms: float = await self._decoders.decode(model, file, job.slot)
+            took_ms: float = await self._decoders.decode(model, file, job.slot, job.deadline)
             self._decode_ms.observe(took_ms, self._clock())
-            crew.queue.begin(job)
+            queue.begin(job)
         except Refusal as why:
             ticket.told(why)
-            crew.queue.drop([job])
+            queue.drop([job])
         except SuppleError as error:
             ticket.told(Refusal(422, "unusable_input", error.cause[:300]))
-            crew.queue.drop([job])
-        finally:
-            self._decoding -= 1
-            ticket.decoding = False
-            if ticket.released:
-                self._release(ticket)
-        crew.step()
+            queue.drop([job])
+        ticket.crew.step()
+
+    def _decoded(self, ticket: Ticket, task: asyncio.Task[None]) -> None:
+        """Also when it was cancelled, perhaps before it began."""
+        self._background.discard(task)
+        self._decoding -= 1
+        ticket.decoding = None
+        if ticket.released:
+            self._release(ticket)
 
     def _drop(self, tickets: Any) -> None:
         """Nobody waits for these any more."""
@@ -324,8 +328,10 @@ class Service:
             elif isinstance(effect, Release):
                 ticket = self._tickets[effect.job.id]
                 ticket.released = True
-                if not ticket.decoding:
+                if ticket.decoding is None:
                     self._release(ticket)
+                else:
+                    ticket.decoding.cancel()
 
     def _release(self, ticket: Ticket) -> None:
         del self._tickets[ticket.job.id]
