@@ -13,6 +13,7 @@ import pytest
 import requests
 
 from fake_service import CLASSES, FakeModel, FakeService, Lines, front_of, listening
+from supple.server.asking import MOST_VALUES, from_json
 from supple.server.front import Front
 from supple.server.requests import Options, Refusal
 
@@ -341,6 +342,26 @@ def test_the_limit_holds_for_what_is_unpacked(client, path):
     for body in (gzip.compress(b"\x01" * 1001), bomb):
         answer = client(path, body, headers={"content-encoding": "gzip"})
         assert (answer.status_code, "1 kB" in answer.text) == (413, True)
+
+
+@pytest.mark.parametrize("path", ["/v1/models/pets/predict", "/v2/models/pets/infer"])
+@pytest.mark.parametrize("value", [b"[]", b"{}", b"0", b'""', b'{"a":0}', b"[[[0]]]"])
+def test_a_small_body_does_not_become_millions_of_values(client, service, path, value):
+    body = b'{"inputs":[' + b",".join([value] * 400_000) + b"]}"
+    packed = gzip.compress(body)
+    assert len(packed) < 100_000
+    answer = client(path, packed, "application/json", headers={"content-encoding": "gzip"})
+    assert (answer.status_code, "250,000 values" in answer.text) == (413, True)
+    assert service.asked == []
+
+
+def test_json_of_as_many_values_as_there_may_be_is_read():
+    values = [0] * (MOST_VALUES - 4)
+    assert from_json(json.dumps({"inputs": [values]}).encode())["inputs"] == [values]
+    with pytest.raises(Refusal, match="more than 250,000 values"):
+        from_json(json.dumps({"inputs": [values * 2]}).encode())
+    long = json.dumps({"inputs": [{"data": "A" * 4_000_000}]}).encode()
+    assert len(from_json(long)["inputs"][0]["data"]) == 4_000_000
 
 
 @pytest.mark.parametrize(
