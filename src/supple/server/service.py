@@ -82,6 +82,7 @@ class Service:
         self._jobs = 0
         self._recent: deque[tuple[float, str, float, float]] = deque()  # when, point, elapsed, compute
         self._background: set[asyncio.Task[None]] = set()
+        self._closings: set[asyncio.Task[None]] = set()
         self._reloading = asyncio.Lock()
 
     # --- the beginning and the end ------------------------------------------------------------------------------------
@@ -103,7 +104,7 @@ class Service:
             await crew.open(self._slots_for)
             await self._start_decoders(crew.served)
         except BaseException:
-            crew.close()
+            await crew.close()
             await self._close()
             raise
         self._crew = crew
@@ -118,8 +119,7 @@ class Service:
         for crew in crews:
             crew.queue.refuse_all(Refusal(503, "draining", "The server is about to end."))
             crew.step()
-        for crew in crews:
-            crew.close()
+        await asyncio.gather(*(crew.close() for crew in crews), *self._closings)
         self._crew, self._retired = None, []
         await self._close()
 
@@ -340,7 +340,12 @@ class Service:
         ticket.crew.tickets -= 1
         if ticket.crew in self._retired and not ticket.crew.tickets:
             self._retired.remove(ticket.crew)
-            asyncio.get_running_loop().call_soon(ticket.crew.close)
+            self._end(ticket.crew)
+
+    def _end(self, crew: Crew) -> None:
+        closing = asyncio.get_running_loop().create_task(crew.close())
+        self._closings.add(closing)
+        closing.add_done_callback(self._closings.discard)
 
     def _answer(self, ticket: Ticket, done: Done) -> None:
         job, way = ticket.job, ticket.way
@@ -377,7 +382,8 @@ class Service:
 
     async def reload(self, model: str) -> None:
         """Opens the model's folder again, in new workers beside the old ones; requests go to them once they are warm.
-        What cannot be opened is refused, and the old one goes on."""
+        What cannot be opened is refused, and the old one goes on. New workers open the other folders, too: as they are
+        now."""
         self._served(model)
         async with self._reloading:
             old = self._crew
@@ -386,22 +392,33 @@ class Service:
             crew = self._new_crew(tuple(fresh[name] for name in self._openings))
             try:
                 await crew.open(self._slots_for)
-                preparation = self._preparation(crew.served[model])
-                if self._decoders is not None and preparation is not None:
-                    await self._decoders.replace(model, *preparation)
+                if self._decoders is not None:
+                    await self._decoders.replace(self._preparations(crew, old))
             except SuppleError as error:
-                crew.close()
+                await crew.close()
                 say(f"the new {model} cannot be served, and the old one goes on: {error.cause}")
-                cause = error.cause.replace(str(self._openings[model].source), "its folder")  # no path is told
+                cause = error.cause
+                for name, opening in fresh.items():  # no path is told
+                    cause = cause.replace(str(opening.source), f"the folder of {name}")
                 raise Refusal(422, "invalid_options", f"The new {model} cannot be served: {cause}"[:300]) from None
             except BaseException:
-                crew.close()
+                await crew.close()
                 raise
             self._crew = crew
+            for name, one in crew.served.items():
+                if name != model and not one.facts.same_model(old.served[name].facts):
+                    say(f"{name} was opened again, too: its folder has changed.")
             if old.tickets:
                 self._retired.append(old)
             else:
-                old.close()
+                self._end(old)
+
+    def _preparations(self, crew: Crew, old: Crew) -> dict[str, tuple[str, dict[str, Any]]]:
+        """How files become inputs, where that has changed."""
+        both = {
+            name: (self._preparation(one), self._preparation(old.served[name])) for name, one in crew.served.items()
+        }
+        return {name: new for name, (new, before) in both.items() if new is not None and new != before}
 
     def load(self) -> dict[str, Any]:
         """How busy it is: for the page and /metrics."""
