@@ -2,6 +2,7 @@
 die, clients leave, models are replaced or the end comes."""
 
 import asyncio
+import json
 import os
 import shutil
 import signal
@@ -392,6 +393,28 @@ def test_a_reload_replaces_a_model_while_it_answers_and_a_bad_one_changes_nothin
         assert not failures
 
     served({"m": folder}, check)
+
+
+@pytest.mark.system
+def test_a_reload_opens_the_other_folders_as_they_are_now_too(exported, tmp_path):
+    folders = {name: Path(shutil.copytree(exported, tmp_path / name)) for name in ("a", "b")}
+    manifest = folders["b"] / "manifest.json"
+
+    async def check(service: Service) -> None:
+        known = json.loads(manifest.read_text())
+        before = known["preprocess"]["mean"]
+        known["preprocess"]["mean"] = [value / 2 for value in before]
+        manifest.write_text(json.dumps(known))
+        await service.reload("a")
+        assert list(service.models["b"].preprocess["mean"]) == known["preprocess"]["mean"]
+        used = {name: service._decoders._known[key][1]["mean"] for name, key in service._decoders._keys.items()}
+        assert {name: list(mean) for name, mean in used.items()} == {"a": before, "b": known["preprocess"]["mean"]}
+        manifest.write_text("{}")
+        with pytest.raises(Refusal, match="the folder of b") as found:
+            await service.reload("a")
+        assert str(tmp_path) not in found.value.message
+
+    served(folders, check)
 
 
 def test_what_cannot_be_opened_is_said_and_leaves_no_process(tmp_path):
