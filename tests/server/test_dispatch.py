@@ -314,6 +314,63 @@ def test_a_worker_that_hangs_is_killed():
     assert [kill.worker for kill in effects(made, Kill)] == [0]
 
 
+def test_a_worker_that_hangs_is_found_when_nobody_waits_any_more():
+    one = job(deadline_ms=100)
+    made = dispatcher(one)
+    sent(made)
+    made.drop([one])
+    made.step(0.1)
+    assert not made.queue
+    wakes = made.wake_at(0.1)
+    assert HUNG_S <= wakes < 2 * HUNG_S
+    made.step(wakes)
+    assert [kill.worker for kill in effects(made, Kill)] == [0]
+    assert made.wake_at(wakes) is None  # it is killed once: its end will be told
+    made.step(wakes + 1)
+    assert not effects(made, Kill)
+
+
+def test_a_worker_that_is_overdue_is_not_expected_to_be_free_now():
+    made = dispatcher(job(1, 100, choices=(11,)))
+    made.step(3.0)
+    assert made.free(3.0)[0] == pytest.approx(3.0 + 3.0 - FULL_MS / 1000)
+    assert refusal(made, job(2, 3000 + 1000), 3.0).code == "overloaded"
+
+
+def test_whoever_was_aboard_when_a_worker_died_runs_alone_then():
+    track = chain(3, 5.0, gain=0.1)
+    jobs = [job(k, 10_000, track=track) for k in (1, 2, 3)]
+    made = dispatcher(*jobs)
+    (run,) = sent(made)
+    assert run.jobs == jobs
+    made.died(0)
+    made.hire(1, None)
+    ran, now = [], 0.1
+    while made.queue and now < 2:
+        made.step(now)
+        (run,) = sent(made)
+        ran.append([one.id for one in run.jobs])
+        (worker,) = made.hands
+        if run.jobs == [jobs[0]]:  # the poison
+            made.died(worker)
+            made.hire(worker + 1, None)
+        else:
+            made.ran(worker, run.id, [Step(2, 15.0, logits())], True, now + 0.015)
+        now += 0.1
+    assert ran == [[1], [2], [3]]
+    assert [(one.job.id, one.why.code) for one in effects(made, Refused)] == [(1, "worker_lost")]
+    assert [done.job.id for done in effects(made, Done) if done.final] == [2, 3]
+
+
+def test_who_only_waited_for_a_worker_that_died_was_not_aboard():
+    first, second = job(1, track=chain(3, 5.0), every=True), job(2, 5000, track=chain(3, 5.0))
+    made = dispatcher(first, second)
+    sent(made)
+    second.worker = 0  # what it has come to lies there
+    made.died(0)
+    assert (first.deaths, second.deaths) == (1, 0)
+
+
 def refusal(made: Dispatcher, one: Job, now: float, lead_ms: float = 0.0) -> Refusal:
     with pytest.raises(Refusal) as found:
         made.admit(one, now, lead_ms)

@@ -141,8 +141,9 @@ class Dispatcher:
             if job.gone:
                 self.effects.append(Release(job))
         for job in [job for job in self.queue if job.worker == worker or job in busy]:
-            job.place, job.answered, job.worker = 0, job.given, None
-            job.ready, job.deaths = True, job.deaths + 1
+            job.place, job.answered, job.worker, job.ready = 0, job.given, None, True
+            if job in busy:  # one of them may be the cause: from now on each runs alone
+                job.deaths, job.apart = job.deaths + 1, True
             if job.deaths >= DEATHS:
                 why = "The process that ran this input was lost, twice."
                 self._give_up(job, Refusal(503, "worker_lost", why))
@@ -163,7 +164,8 @@ class Dispatcher:
         """Looks at everything, and puts what is to be done into `effects`."""
         self._expire(now)
         for worker, hand in self.hands.items():
-            if hand.busy is not None and now - hand.busy.began > max(HUNG_S, HUNG * self._expected_s(hand.busy, now)):
+            if hand.busy is not None and not hand.killed and now >= self._hung_at(hand.busy, now):
+                hand.killed = True
                 self.effects.append(Kill(worker))
         idle = [worker for worker, hand in self.hands.items() if hand.busy is None and hand.up_at is None]
         while idle and any(job.ready for job in self.queue):
@@ -178,11 +180,13 @@ class Dispatcher:
 
     def wake_at(self, now: float) -> float | None:
         """When `step` is to be called at the latest, if nothing happens."""
-        if not self.queue:
-            return None
-        first = self.queue[0]
-        early = first.deadline - AROUND_MS / 1000
-        return early if early > now and first.given >= 0 else max(now, first.deadline)
+        busy = [hand.busy for hand in self.hands.values() if hand.busy is not None and not hand.killed]
+        times = [max(now, self._hung_at(one, now)) for one in busy]
+        if self.queue:
+            first = self.queue[0]
+            early = first.deadline - AROUND_MS / 1000
+            times.append(early if early > now and first.given >= 0 else max(now, first.deadline))
+        return min(times, default=None)
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
@@ -195,8 +199,11 @@ class Dispatcher:
         run = busy.run
         return self.pace(now).one(run.track.usual_ms(run.place, max(run.place, busy.target), len(run.jobs))) / 1000
 
+    def _hung_at(self, busy: Busy, now: float) -> float:
+        return busy.began + max(HUNG_S, HUNG * self._expected_s(busy, now))
+
     def free(self, now: float) -> dict[int, float]:
-        """When each worker is expected to be done."""
+        """When each worker is expected to be done; one that is overdue, in as much time again."""
         found = {}
         for worker, hand in self.hands.items():
             if hand.up_at is not None:
@@ -204,7 +211,9 @@ class Dispatcher:
             elif hand.busy is None:
                 found[worker] = now
             else:
-                found[worker] = max(now, hand.busy.began + self._expected_s(hand.busy, now))
+                run, began = hand.busy.run, hand.busy.began
+                whole = self.pace(now).one(run.track.usual_ms(run.place, run.target, len(run.jobs))) / 1000
+                found[worker] = max(now, began + self._expected_s(hand.busy, now), now + (now - began - whole))
         return found
 
     def _cut(self, now: float) -> tuple[dict[int, float], dict[Job, int]] | None:

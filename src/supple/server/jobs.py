@@ -117,4 +117,5 @@ class Hand:
 
     up_at: float | None  # when it is expected to be ready; None: it is
     busy: Busy | None = None
+    killed: bool = False
     forgotten: list[int] = field(default_factory=list)
