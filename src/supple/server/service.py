@@ -415,10 +415,9 @@ class Service:
 
     def _preparations(self, crew: Crew, old: Crew) -> dict[str, tuple[str, dict[str, Any]]]:
         """How files become inputs, where that has changed."""
-        both = {
-            name: (self._preparation(one), self._preparation(old.served[name])) for name, one in crew.served.items()
-        }
-        return {name: new for name, (new, before) in both.items() if new is not None and new != before}
+        made = {name: self._preparation(one) for name, one in crew.served.items()}
+        before = {name: self._preparation(one) for name, one in old.served.items()}
+        return {name: one for name, one in made.items() if one is not None and one != before[name]}
 
     def load(self) -> dict[str, Any]:
         """How busy it is: for the page and /metrics."""
