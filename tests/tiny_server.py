@@ -60,6 +60,7 @@ class Tiny:
     refusal: Refused | None = None  # of every prediction
     broken: Refused | None = None  # of every second input of a stream
     cut: Refused | None = None  # instead of every final answer
+    held_from: int | None = None  # exits from this place on do not come while it is set
     label: str = "ship"
     reason: str | None = None  # None: full or deadline, as the time allows
     asked: list[Json] = field(default_factory=list)
@@ -156,6 +157,8 @@ class Tiny:
             depth = max(1, sum(row["expected_ms"] is None or row["expected_ms"] < share for row in ladder))
             for place, row in enumerate(ladder[:depth]):
                 final = place == depth - 1
+                while self.held_from is not None and place >= self.held_from:
+                    await asyncio.sleep(0.01)
                 spent = row["expected_ms"] or 1.0
                 await asyncio.sleep((spent - (ladder[place - 1]["expected_ms"] or 0 if place else 0)) / 1e3)
                 if final and self.cut is not None:

@@ -6,13 +6,14 @@ import json
 import socket
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import requests
 
 from fake_service import CLASSES, FakeModel, FakeService, Lines, front_of, listening
+from supple.server.asking import MOST_VALUES, from_json
 from supple.server.front import Front
 from supple.server.requests import Options, Refusal
 
@@ -32,9 +33,18 @@ class Client:
         return self(f"/v1/models/pets/predict{options}", body, media, **how)
 
     def lines(self, event: str = "request") -> list[dict[str, Any]]:
-        self.front.log.close()
+        """All of this kind, once every request has left."""
+        until(lambda: self.front.doors.inside == 0)
+        self.front.log.close(20)
         found = [json.loads(line) for line in written(self.front).splitlines()]
         return [line for line in found if line["event"] == event]
+
+
+def until(what: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.01)
 
 
 def written(front: Front) -> str:
@@ -343,6 +353,26 @@ def test_the_limit_holds_for_what_is_unpacked(client, path):
         assert (answer.status_code, "1 kB" in answer.text) == (413, True)
 
 
+@pytest.mark.parametrize("path", ["/v1/models/pets/predict", "/v2/models/pets/infer"])
+@pytest.mark.parametrize("value", [b"[]", b"{}", b"0", b'""', b'{"a":0}', b"[[[0]]]"])
+def test_a_small_body_does_not_become_millions_of_values(client, service, path, value):
+    body = b'{"inputs":[' + b",".join([value] * 400_000) + b"]}"
+    packed = gzip.compress(body)
+    assert len(packed) < 100_000
+    answer = client(path, packed, "application/json", headers={"content-encoding": "gzip"})
+    assert (answer.status_code, "250,000 values" in answer.text) == (413, True)
+    assert service.asked == []
+
+
+def test_json_of_as_many_values_as_there_may_be_is_read():
+    values = [0] * (MOST_VALUES - 4)
+    assert from_json(json.dumps({"inputs": [values]}).encode())["inputs"] == [values]
+    with pytest.raises(Refusal, match="more than 250,000 values"):
+        from_json(json.dumps({"inputs": [values * 2]}).encode())
+    long = json.dumps({"inputs": [{"data": "A" * 4_000_000}]}).encode()
+    assert len(from_json(long)["inputs"][0]["data"]) == 4_000_000
+
+
 @pytest.mark.parametrize(
     ("encoding", "body", "status"),
     [
@@ -421,13 +451,12 @@ def test_who_comes_after_the_doors_are_closed_is_sent_away(client):
 def test_who_was_inside_before_is_answered(client, service):
     def slowly() -> Iterator[bytes]:
         yield FILE
-        while client.front.doors.inside == 0:
-            time.sleep(0.01)
+        until(lambda: client.front.doors.inside == 1)
         client.front.doors.closed = True
         yield b"more"
 
     assert client.predict(slowly()).status_code == 200
-    assert client.front.doors.inside == 0
+    until(lambda: client.front.doors.inside == 0)  # the answer is sent before
 
 
 def test_the_client_chooses_the_id_of_its_request(client):
@@ -543,14 +572,9 @@ def test_a_client_that_leaves_takes_its_request_back(client, service, options):
     with socket.create_connection((host, int(port))) as connection:
         head = f"POST /v1/models/pets/predict{options} HTTP/1.1\r\nhost: x\r\ncontent-type: image/png\r\n"
         connection.sendall(head.encode() + b"content-length: 1\r\n\r\n\x01")
-        while not service.asked:
-            time.sleep(0.01)
-    until = time.monotonic() + 20
-    while service.cancelled == 0 and time.monotonic() < until:
-        time.sleep(0.01)
+        until(lambda: bool(service.asked))
+    until(lambda: service.cancelled > 0)
     assert (service.cancelled, service.answered) == (1, 0)
-    while client.front.doors.inside:
-        time.sleep(0.01)
     (line,) = client.lines()
     assert line["client_gone"] is True
     assert line["status"] == (200 if options else 499)  # of a stream, the head was sent
@@ -563,10 +587,8 @@ def test_a_client_that_leaves_within_its_body_is_no_fault(client, service):
             b"POST /v1/models/pets/predict HTTP/1.1\r\nhost: x\r\ncontent-type: image/png\r\ncontent-length: 9\r\n\r\n"
         )
         connection.sendall(head + b"\x01")
-        while client.front.doors.inside == 0:
-            time.sleep(0.01)
-    while client.front.doors.inside:
-        time.sleep(0.01)
+        until(lambda: client.front.doors.inside == 1)
+    until(lambda: client.front.doors.inside == 0)
     assert service.asked == []
     assert [(line["status"], line["client_gone"]) for line in client.lines()] == [(499, True)]
     assert client.lines("bug") == []

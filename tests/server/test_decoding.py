@@ -1,6 +1,7 @@
 """Files of strangers become inputs, or one sentence why not; what they break is theirs alone."""
 
 import asyncio
+import errno
 import io
 import json
 import math
@@ -322,6 +323,26 @@ def test_who_gives_up_waits_until_his_slot_is_not_written_any_more(bench: Bench)
 
 
 @linux
+def test_of_the_files_that_wait_the_most_urgent_is_next(bench: Bench) -> None:
+    (pid,) = bench.pids
+    ended: list[float] = []
+
+    async def one(slot: int, deadline: float) -> None:
+        await bench.decoders.decode("model", saved(noise()), slot, deadline)
+        ended.append(deadline)
+
+    async def scene() -> None:
+        os.kill(pid, signal.SIGSTOP)
+        files = [asyncio.create_task(one(k, deadline)) for k, deadline in enumerate((9.0, 8.0, 3.0, 5.0))]
+        await asyncio.sleep(0.01)
+        os.kill(pid, signal.SIGCONT)
+        await asyncio.gather(*files)
+
+    bench.run(scene())
+    assert ended == [9.0, 3.0, 5.0, 8.0]  # the first was begun before the others came
+
+
+@linux
 def test_a_decoder_whose_front_is_gone_ends_itself_in_the_middle_of_a_file() -> None:
     front, theirs = socket.socketpair()
     slots = Slots(1, {"model": SHAPE})
@@ -411,7 +432,7 @@ def test_a_replaced_model_prepares_later_files_anew_and_earlier_ones_as_before()
     async def scene() -> None:
         before = [asyncio.create_task(bench.decoders.decode("model", file, slot)) for slot in (0, 1)]
         await asyncio.sleep(0)
-        await bench.decoders.replace("model", "classes", other.to_json())
+        await bench.decoders.replace({"model": ("classes", other.to_json())})
         await bench.decoders.decode("model", file, 2)
         await asyncio.gather(*before)
 
@@ -420,10 +441,45 @@ def test_a_replaced_model_prepares_later_files_anew_and_earlier_ones_as_before()
         np.testing.assert_array_equal(bench.input(slot), preparation.arrays(file)[0][0])
     assert len(bench.decoders._known) == 1  # what nobody needs is forgotten
     with pytest.raises(SuppleError, match="this preprocessing cannot be used"):
-        bench.run(bench.decoders.replace("model", "classes", {}))
+        bench.run(bench.decoders.replace({"model": ("classes", {})}))
     bench.decode(file, slot=3)
     np.testing.assert_array_equal(bench.input(3), other.arrays(file)[0][0])
     assert len(bench.decoders._known) == 1
+    bench.close()
+
+
+def test_models_are_replaced_together_or_not_at_all() -> None:
+    bench = Bench({"a": PICTURES, "b": PICTURES})
+    other = Preprocess(16, 3, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+    file = saved(noise())
+    with pytest.raises(SuppleError):
+        bench.run(bench.decoders.replace({"a": ("classes", other.to_json()), "b": ("classes", {})}))
+    bench.decode(file, "a")
+    np.testing.assert_array_equal(bench.input(), PICTURES.arrays(file)[0][0])
+    assert len(bench.decoders._known) == 2
+    bench.close()
+
+
+def test_a_successor_that_cannot_be_started_is_tried_again(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    bench = Bench({"model": PICTURES})
+    real, refused = subprocess.Popen, []
+
+    def popen(*words: Any, **how: Any) -> Any:
+        if len(refused) < 3:
+            refused.append(1)
+            raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+        return real(*words, **how)
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    os.kill(bench.pids[0], signal.SIGKILL)
+
+    async def scene() -> None:
+        while len(refused) < 3 or not bench.pids:
+            await asyncio.sleep(0.01)
+
+    bench.run(asyncio.wait_for(scene(), 60))
+    assert "Resource temporarily unavailable" in capsys.readouterr().err
+    bench.decode(saved(noise()))
     bench.close()
 
 
@@ -431,7 +487,7 @@ def test_a_replaced_model_prepares_later_files_anew_and_earlier_ones_as_before()
 def test_a_successor_knows_the_models_that_were_replaced_too() -> None:
     bench = Bench({"model": PICTURES})
     other = Preprocess(16, 3, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
-    bench.run(bench.decoders.replace("model", "classes", other.to_json()))
+    bench.run(bench.decoders.replace({"model": ("classes", other.to_json())}))
     os.kill(bench.pids[0], signal.SIGKILL)
 
     async def scene() -> None:

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from simulated import Arrival, Simulation, capacity, chain, poisson, widths
 from supple.inference.costs import points_of
 from supple.policy.policy import stop_above
-from supple.server.dispatch import AROUND_MS, HUNG_S, Dispatcher
+from supple.server.dispatch import AROUND_MS, HUNG_S, TRIES_S, Dispatcher
 from supple.server.jobs import Done, Forget, Job, Kill, Refused, Release, Run, Send, Shorten, Step
+from supple.server.pacing import KEPT_S
 from supple.server.requests import Refusal
 
 MODEL = chain(stages=12, ms=3.4, gain=0.9)  # 41 ms
@@ -48,7 +49,7 @@ def test_samples_that_skip_layers_do_not_make_the_machine_look_faster():
         track = replace(widths(20, 40), skips=skips)
         played = Simulation(poisson(track, 20, 200, lambda rng: 400), noise=lambda now: 0.5)
         played.play()
-        assert played.queue.latency.mean == pytest.approx(mean)
+        assert played.queue.drift.expected(played.now)[0] == pytest.approx(mean)
 
 
 def test_pinned_to_full_at_twice_the_capacity_half_is_refused_and_the_others_are_in_time():
@@ -277,6 +278,15 @@ def test_the_policy_decides_who_goes_on_and_in_the_front():
     assert (done.job.id, done.reason) == (1, "confident")
 
 
+def test_equal_policies_of_two_requests_stop_both_where_they_ran_together():
+    track = chain(3, 5.0, gain=0.1)
+    made = dispatcher(*(job(k, track=track, policy=stop_above(points_of_chain(3), 0.9)) for k in (1, 2)))
+    (run,) = sent(made)
+    assert len(run.jobs) == 2
+    made.ran(0, run.id, [Step(0, 5.5, np.array([[9.0, 0, 0], [9.0, 0, 0]], np.float32))], True, 0.006)
+    assert [(done.job.id, done.reason) for done in effects(made, Done)] == [(1, "confident"), (2, "confident")]
+
+
 def points_of_chain(stages: int):
     from supple.inference.engines import Stage
 
@@ -304,11 +314,104 @@ def test_a_worker_that_hangs_is_killed():
     assert [kill.worker for kill in effects(made, Kill)] == [0]
 
 
-def test_what_no_point_can_do_is_not_worth_trying_again():
-    with pytest.raises(Refusal) as never:
-        dispatcher(job(deadline_ms=2))
-    assert (never.value.status, never.value.retry_after_s) == (503, None)
-    with pytest.raises(Refusal) as later:
-        dispatcher(*(job(k, 60, choices=(11,)) for k in range(3)))
-    assert later.value.code == "overloaded"
-    assert later.value.retry_after_s > 0
+def test_a_worker_that_hangs_is_found_when_nobody_waits_any_more():
+    one = job(deadline_ms=100)
+    made = dispatcher(one)
+    sent(made)
+    made.drop([one])
+    made.step(0.1)
+    assert not made.queue
+    wakes = made.wake_at(0.1)
+    assert HUNG_S <= wakes < 2 * HUNG_S
+    made.step(wakes)
+    assert [kill.worker for kill in effects(made, Kill)] == [0]
+    assert made.wake_at(wakes) is None  # it is killed once: its end will be told
+    made.step(wakes + 1)
+    assert not effects(made, Kill)
+
+
+def test_a_worker_that_is_overdue_is_not_expected_to_be_free_now():
+    made = dispatcher(job(1, 100, choices=(11,)))
+    made.step(3.0)
+    assert made.free(3.0)[0] == pytest.approx(3.0 + 3.0 - FULL_MS / 1000)
+    assert refusal(made, job(2, 3000 + 1000), 3.0).code == "overloaded"
+
+
+def test_whoever_was_aboard_when_a_worker_died_runs_alone_then():
+    track = chain(3, 5.0, gain=0.1)
+    jobs = [job(k, 10_000, track=track) for k in (1, 2, 3)]
+    made = dispatcher(*jobs)
+    (run,) = sent(made)
+    assert run.jobs == jobs
+    made.died(0)
+    made.hire(1, None)
+    ran, now = [], 0.1
+    while made.queue and now < 2:
+        made.step(now)
+        (run,) = sent(made)
+        ran.append([one.id for one in run.jobs])
+        (worker,) = made.hands
+        if run.jobs == [jobs[0]]:  # the poison
+            made.died(worker)
+            made.hire(worker + 1, None)
+        else:
+            made.ran(worker, run.id, [Step(2, 15.0, logits())], True, now + 0.015)
+        now += 0.1
+    assert ran == [[1], [2], [3]]
+    assert [(one.job.id, one.why.code) for one in effects(made, Refused)] == [(1, "worker_lost")]
+    assert [done.job.id for done in effects(made, Done) if done.final] == [2, 3]
+
+
+def test_who_only_waited_for_a_worker_that_died_was_not_aboard():
+    first, second = job(1, track=chain(3, 5.0), every=True), job(2, 5000, track=chain(3, 5.0))
+    made = dispatcher(first, second)
+    sent(made)
+    second.worker = 0  # what it has come to lies there
+    made.died(0)
+    assert (first.deaths, second.deaths) == (1, 0)
+
+
+def refusal(made: Dispatcher, one: Job, now: float, lead_ms: float = 0.0) -> Refusal:
+    with pytest.raises(Refusal) as found:
+        made.admit(one, now, lead_ms)
+    return found.value
+
+
+def test_every_refusal_says_when_to_come_again():
+    never = refusal(Dispatcher(), job(deadline_ms=2), 0.0)
+    assert (never.status, never.code) == (503, "overloaded")
+    assert never.retry_after_s > 0
+    later = refusal(dispatcher(job(1, 60, choices=(11,))), job(2, 60, choices=(11,)), 0.0)
+    assert (later.status, later.code) == (503, "overloaded")
+    assert later.retry_after_s > 0
+
+
+def test_uniform_tight_deadlines_are_not_refused_for_good_after_a_few_slow_steps():
+    """The machine is slow for the first half second, and all that anybody asks for is twice the cheapest point."""
+    ask = [Arrival(at / 10, 9.0, MODEL, tuple(range(12))) for at in range(200)]
+    outcomes = Simulation(ask, noise=lambda now: 10.0 if now < 0.5 else 1.0).play()
+    assert not any(one.in_time for one in outcomes if one.arrival.at < 0.5)
+    refused = [one for one in outcomes if not one.answered and one.arrival.at > 0.5]
+    assert {one.reason for one in refused} == {"overloaded"}
+    assert all(one.in_time for one in outcomes if one.arrival.at > 0.5 + KEPT_S + 1.5 * TRIES_S)
+    tried = [one for one in outcomes if one.answered and 0.5 < one.arrival.at < 0.5 + KEPT_S]
+    assert len(tried) >= KEPT_S / TRIES_S - 2  # that is how it learns
+
+
+def test_a_machine_that_was_measured_while_it_was_slow_is_found_out_by_trying():
+    ask = [Arrival(at / 10, 4.5, MODEL, tuple(range(12))) for at in range(50)]  # 3.4 ms and 2 around them
+    outcomes = Simulation(ask, noise=lambda now: 0.5).play()
+    assert not outcomes[0].answered
+    assert all(one.in_time for one in outcomes if one.arrival.at > 1.5 * TRIES_S)
+
+
+def test_nobody_is_let_in_to_try_while_others_are_there():
+    made = dispatcher(job(1, 10_000, choices=(11,)))
+    refusal(made, job(2, 5), 0.0)
+    assert refusal(made, job(3, 5000 + 5), 5.0).retry_after_s > 0
+    made.ran(0, sent(made)[0].id, [Step(11, 41.0, logits())], True, 5.1)
+    refusal(made, job(4, 5100 + 5), 5.1)  # the estimate is fresh
+    made.admit(job(5, 6200 + 5), 6.2)
+    made.step(6.2)
+    (run,) = sent(made)
+    assert (run.jobs[0].id, run.target) == (5, 0)

@@ -14,7 +14,7 @@ def test_every_line_is_one_json_document():
     out = Lines()
     log = Log(out, every_s=0.01)
     log.line("request", path='/a\n"b"\u2028', status=200)
-    log.close()
+    log.close(20)
     (line,) = out.text.splitlines()
     assert json.loads(line)["path"] == '/a\n"b"\u2028'
     assert json.loads(line)["event"] == "request"
@@ -62,7 +62,7 @@ def test_what_libraries_say_goes_into_the_same_log():
         raise ValueError("odd")
     except ValueError:
         handler.emit(logging.LogRecord("uvicorn.error", logging.ERROR, "", 1, "it is %s", ("broken",), None))
-    log.close()
+    log.close(20)
     line = json.loads(out.text)
     assert (line["from"], line["level"], line["text"]) == ("uvicorn.error", "error", "it is broken")
 

@@ -37,6 +37,14 @@ def levels(page: Any) -> set[float]:
     return set(page.locator("#history .bar").evaluate_all(ends))
 
 
+def after(page: Any, tiny: Tiny, ms: int) -> int:
+    """How often the load is asked for while the page's clock goes on by so much; an answer takes a moment to come."""
+    before = tiny.looks
+    page.clock.run_for(ms)
+    page.wait_for_timeout(300)
+    return tiny.looks - before
+
+
 # --- load ---
 
 
@@ -52,10 +60,9 @@ def test_a_burst_makes_points_cheaper_and_one_sees_them_recover(opened: Opened, 
     assert float(burst["deadline_ms"]) == 500
     told = page.inner_text("#burst-result")
     assert "by exit=1" in told or "by exit=2" in told  # 80 times full would take five times as long
-    page.wait_for_timeout(1500)  # single ones go on, and have time again
     full = page.locator("#history text", has_text="full").get_attribute("y")
-    assert float(full) + 3 in levels(page)
-    assert len(levels(page)) >= 2
+    # Single ones go on, and have time again.
+    wait_until(page, lambda: float(full) + 3 in (seen := levels(page)) and len(seen) >= 2)
     assert page.locator("#history .queue").count() == 1
     says(page, "#history-caption", "the tallest bar is")
 
@@ -79,17 +86,12 @@ def test_the_load_is_asked_four_times_a_second_and_only_while_it_is_seen(opened:
     page.clock.run_for(2000)
     assert tiny.looks == 0
     page.locator("#load-now").scroll_into_view_if_needed()
-    page.wait_for_timeout(500)  # for the browser to see it
-    for step in range(1, 5):
-        page.clock.run_for(250)
-        says(page, "#load-now", "room for 256")
-        wait_until(page, lambda step=step: tiny.looks == step)
+    wait_until(page, lambda: after(page, tiny, 250) == 1)  # as soon as the browser sees it
+    says(page, "#load-now", "room for 256")
+    for _ in range(4):
+        assert after(page, tiny, 250) == 1
     page.evaluate("scrollTo(0, 0)")
-    page.wait_for_timeout(500)
-    before = tiny.looks
-    page.clock.run_for(2000)
-    page.wait_for_timeout(300)
-    assert tiny.looks == before
+    wait_until(page, lambda: after(page, tiny, 2000) == 0)
 
 
 def test_what_a_burst_did_not_get_is_counted_by_reason(opened: Opened, tiny: Tiny):
@@ -194,7 +196,7 @@ def test_text_stands_out_on_light_and_dark_screens(opened: Opened, tiny: Tiny, s
     for _ in range(110):
         page.locator("#deadline").press("ArrowRight")
     says(page, "#why", "exit=2 answered")
-    page.wait_for_timeout(300)
+    page.wait_for_function("document.getAnimations().every((one) => one.playState === 'finished')")
     found += page.evaluate(CONTRASTS)
     tiny.stop()
     page.click("[data-sample=cat]")

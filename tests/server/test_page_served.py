@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from browsing import says, slide
+from browsing import says, slide, wait_until
 
 pytestmark = pytest.mark.system
 
@@ -53,7 +53,6 @@ def test_a_sample_is_answered_by_every_exit_and_a_burst_is_counted(chromium: Any
     page.fill("#within", "20000")
     page.click("#send")
     says(page, "#burst-result", "40 of 40 answered")
-    page.wait_for_timeout(1000)
-    assert page.locator("#history .bar").count() > 0
+    wait_until(page, lambda: page.locator("#history .bar").count() > 0)
     assert wrong == []
     page.close()

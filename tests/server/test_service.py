@@ -2,6 +2,7 @@
 die, clients leave, models are replaced or the end comes."""
 
 import asyncio
+import json
 import os
 import shutil
 import signal
@@ -19,11 +20,13 @@ import supple
 from supple import load
 from supple.data.preprocess import saved_preprocess
 from supple.errors import SuppleError
-from supple.server.jobs import Done, Job
+from supple.server.dispatch import Dispatcher
+from supple.server.jobs import Done, Job, Send
 from supple.server.requests import Answer, Options, Refusal
 from supple.server.schedule import Track
 from supple.server.served import Way
 from supple.server.service import Service, Ticket
+from supple.server.slots import Slots
 from supple.training.build import data_of
 
 
@@ -194,9 +197,103 @@ def test_what_a_burst_of_files_waits_for_the_decoder_is_not_taken_for_its_work(e
         files = [preparation.blank_file()] * 60
         began = time.monotonic()
         await service.predict("m", files, Options(), arrived=began)
-        assert service._decode_ms < 100 * (time.monotonic() - began)  # a tenth of the whole; each took a sixtieth
+        now = time.monotonic()
+        assert service._decode_ms.at(now) < 100 * (now - began)  # a tenth of the whole; each took a sixtieth
 
     served({"m": exported}, burst)
+
+
+class Alone:
+    """A service with one place to run and no process: a clock and a decoder by hand."""
+
+    def __init__(self, folder: Path, decode: Callable[..., Awaitable[float]], slots: int = 8) -> None:
+        self.now = 0.0
+        self.service = Service({"m": folder}, clock=lambda: self.now)
+        self.track = Track("m", ("full",), ((1.0,),), choice=True)
+        way = Way(self.track, (0,), "full")
+        model = SimpleNamespace(way=lambda options: way, preprocess={}, input_shape=(1,))
+        queue = Dispatcher()
+        queue.hire(0, None)
+        self.crew = SimpleNamespace(queue=queue, tickets=0, served={"m": model}, step=self.step)
+        self.service._crew, self.service._slots = self.crew, Slots(slots, {"m": (1,)})
+        self.service._decoders = SimpleNamespace(decode=decode)
+
+    def step(self) -> None:
+        self.crew.queue.step(self.now)
+        effects, self.crew.queue.effects = self.crew.queue.effects, []
+        self.service._carry_out(self.crew, [one for one in effects if not isinstance(one, Send)])
+
+    def enter(self, deadline_ms: float = 1000.0) -> tuple[Ticket, list[Answer | Refusal]]:
+        told: list[Answer | Refusal] = []
+        options = Options(deadline_ms=deadline_ms)
+        return self.service._enter("m", 0, b"file", options, self.now, told.append, False), told
+
+
+def test_one_slow_file_does_not_shut_out_tight_deadlines_for_good(tmp_path):
+    async def decode(*given: object) -> float:
+        return 3.0
+
+    async def scene() -> None:
+        alone = Alone(tmp_path, decode)
+        alone.service._decode_ms.observe(1000.0, alone.now)
+        with pytest.raises(Refusal) as found:
+            alone.enter(50.0)
+        assert found.value.retry_after_s > 0
+        alone.now = 4.0
+        alone.enter(50.0)
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("how", ["gone", "late"])
+def test_a_file_that_nobody_waits_for_any_more_is_not_decoded_and_gives_its_slot_back(tmp_path, how):
+    cancelled: list[int] = []
+
+    async def decode(model: str, file: bytes, slot: int, deadline: float) -> float:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            cancelled.append(slot)
+            raise
+        return 0.0
+
+    async def scene() -> None:
+        alone = Alone(tmp_path, decode, slots=2)
+        waits, _ = alone.enter()
+        goes, told = alone.enter(500.0)
+        if how == "late":
+            await asyncio.sleep(0)
+            alone.now = 0.6
+            alone.step()
+            assert told[0].code == "late"
+        else:
+            alone.service._drop([goes])  # before its task has run at all
+        await asyncio.sleep(0.01)
+        assert cancelled == ([goes.job.slot] if how == "late" else [])
+        assert (alone.service.load()["free"], list(alone.service._tickets)) == (1, [waits.job.id])
+        assert alone.service._decoding == 1
+        alone.service._drop([waits])
+        await asyncio.sleep(0.01)
+        assert alone.service.load()["free"] == 2
+
+    asyncio.run(scene())
+
+
+def test_the_decoder_is_told_how_long_there_is(tmp_path):
+    deadlines: list[float] = []
+
+    async def decode(model: str, file: bytes, slot: int, deadline: float) -> float:
+        deadlines.append(deadline)
+        return 1.0
+
+    async def scene() -> None:
+        alone = Alone(tmp_path, decode)
+        alone.now = 5.0
+        alone.enter(250.0)
+        await asyncio.sleep(0.01)
+
+    asyncio.run(scene())
+    assert deadlines == [5.25]
 
 
 def test_one_request_with_more_inputs_than_slots_is_answered_whole(exported):
@@ -296,6 +393,28 @@ def test_a_reload_replaces_a_model_while_it_answers_and_a_bad_one_changes_nothin
         assert not failures
 
     served({"m": folder}, check)
+
+
+@pytest.mark.system
+def test_a_reload_opens_the_other_folders_as_they_are_now_too(exported, tmp_path):
+    folders = {name: Path(shutil.copytree(exported, tmp_path / name)) for name in ("a", "b")}
+    manifest = folders["b"] / "manifest.json"
+
+    async def check(service: Service) -> None:
+        known = json.loads(manifest.read_text())
+        before = known["preprocess"]["mean"]
+        known["preprocess"]["mean"] = [value / 2 for value in before]
+        manifest.write_text(json.dumps(known))
+        await service.reload("a")
+        assert list(service.models["b"].preprocess["mean"]) == known["preprocess"]["mean"]
+        used = {name: service._decoders._known[key][1]["mean"] for name, key in service._decoders._keys.items()}
+        assert {name: list(mean) for name, mean in used.items()} == {"a": before, "b": known["preprocess"]["mean"]}
+        manifest.write_text("{}")
+        with pytest.raises(Refusal, match="the folder of b") as found:
+            await service.reload("a")
+        assert str(tmp_path) not in found.value.message
+
+    served(folders, check)
 
 
 def test_what_cannot_be_opened_is_said_and_leaves_no_process(tmp_path):

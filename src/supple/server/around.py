@@ -67,10 +67,10 @@ class Around:
             await self._refuse(Refusal(500, "internal", "This is a fault of the server."), record, scope, noted)
         finally:
             record.route = getattr(scope.get("route"), "path", "")
-            doors.inside -= 1
             now = front.clock()
             front.metrics.count(record, now)
             front.log.line("request", **record.line(now))
+            doors.inside -= 1
 
     def _may(self, path: str, headers: Headers) -> bool:
         if self._token is None or self._is_open(path):

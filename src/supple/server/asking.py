@@ -15,6 +15,7 @@ RAW = ("image/", "audio/", "application/octet-stream")
 TAKEN = "Send image/*, audio/*, application/octet-stream, multipart/form-data or application/json."
 OPTIONS = tuple(one.name for one in fields(Options))
 KNOWN = (*OPTIONS, "stream")
+MOST_VALUES = 250_000  # of a JSON document: a picture of 288 x 288 pixels, as numbers
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,11 @@ def too_many(most: int) -> Refusal:
 
 
 def from_json(body: bytes) -> dict[str, Any]:
-    """An object; NaN and Infinity are not JSON."""
+    """An object; NaN and Infinity are not JSON. Values take up to 60 times the room of their text, and everybody waits
+    while they are made: they are counted before (with what looks so in texts)."""
+    if len(body) > MOST_VALUES and sum(map(body.count, (b",", b"[", b"{"))) >= MOST_VALUES:
+        cure = "Send files as base64, arrays as binary tensors, or several requests."
+        raise Refusal(413, "too_large", f"The JSON has more than {MOST_VALUES:,} values. {cure}")
     try:
         found = json.loads(body, parse_constant=_not_json)
     except (ValueError, RecursionError):  # also what is not UTF-8, and numbers of too many digits

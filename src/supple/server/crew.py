@@ -1,20 +1,15 @@
 """The worker processes of one generation of models, and their queue: decisions are made in dispatch.py, here they are
-carried out. A worker that dies is replaced; the event loop watches the pipes, no thread waits.
+carried out. A worker that dies is replaced, by one that opens the same model.
 """
 
 import asyncio
-import os
-import socket
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
-from multiprocessing.connection import Connection
+from functools import partial
 from typing import Any
 
 from supple.errors import IMPORTED, CheckpointError, SuppleError
-from supple.inference.latency import LatencyEstimator
+from supple.server.children import Child, ended
 from supple.server.dispatch import Dispatcher
 from supple.server.jobs import Effect, Forget, Job, Kill, Run, Send, Shorten, Step
 from supple.server.messages import (
@@ -26,51 +21,45 @@ from supple.server.messages import (
     Opening,
     Setup,
     Shortened,
-    Stop,
     Told,
     Up,
     UseSlots,
+    packed,
+    unpacked,
 )
+from supple.server.pacing import Drift
 from supple.server.served import Served
 from supple.server.slots import Slots
 from supple.text import say
 
 AGAIN_S = 0.05  # until a worker that died at its start is replaced, doubled each time
 MOST_AGAIN_S = 10.0
-END_S = 5.0  # that a worker may take to end
+OPEN_S = 600.0  # that a worker may take to open, warm up and measure its models
+END_S = 5.0  # that a worker may take to end, and
+STEP_S = 1.0  # when it has hung up by itself
 
 
-class Process:
+class Process(Child):
     """A worker, seen from the front."""
 
-    def __init__(self, setup: Setup) -> None:
-        mine, theirs = socket.socketpair()
-        words = [sys.executable, "-m", "supple.server.worker", str(theirs.fileno())]
-        one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-        self.process = subprocess.Popen(
-            words, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, env={**os.environ, **one_thread}
-        )
-        theirs.close()
-        self.pipe = Connection(mine.detach())
+    def __init__(self, setup: Setup, on_messages: Callable[[list[Any]], None], on_gone: Callable[[], None]) -> None:
+        super().__init__("supple.server.worker")
+        self._heard, self._on_messages, self._on_gone = bytearray(), on_messages, on_gone
         self.facts: list[Facts] = []
+        self.refused = False  # nothing that it says counts any more
+        self.limit: asyncio.TimerHandle | None = None  # of its opening
         self.tell(setup)
 
     def tell(self, message: Any) -> None:
-        """Where it is gone, its end of the pipe says so."""
-        with suppress(BrokenPipeError, ConnectionResetError):
-            self.pipe.send(message)
+        self.send(packed(message))
 
-    def end(self) -> None:
-        self.pipe.close()
-        if self.process.poll() is None:
-            try:
-                self.process.wait(END_S)
-            except subprocess.TimeoutExpired:
-                self.kill()
+    def heard(self, data: bytes) -> None:
+        self._heard += data
+        if messages := unpacked(self._heard):
+            self._on_messages(messages)
 
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
+    def gone(self) -> None:
+        self._on_gone()
 
 
 class Crew:
@@ -82,12 +71,12 @@ class Crew:
         workers: int,
         max_batch: int,
         clock: Callable[[], float],
-        latency: LatencyEstimator,
+        drift: Drift,
         on_effects: Callable[["Crew", list[Effect]], None],
     ) -> None:
         self.openings, self.workers, self.max_batch = tuple(openings), workers, max_batch
         self.served: Mapping[str, Served] = {}
-        self.queue = Dispatcher(latency)
+        self.queue = Dispatcher(drift)
         self.slots: Slots | None = None
         self.tickets = 0  # of requests that are on their way here
         self._clock, self._on_effects = clock, on_effects
@@ -99,6 +88,7 @@ class Crew:
         self._wakes: float | None = None
         self._closed = False
         self._starting: set[asyncio.TimerHandle] = set()
+        self._burials: set[asyncio.Task[None]] = set()
 
     # --- the beginning and the end ------------------------------------------------------------------------------------
 
@@ -124,43 +114,39 @@ class Crew:
         if self.workers > 1:
             self._startup_s = max(0.5, self._clock() - began)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Ends the workers; nobody waits for them any more."""
         self._closed = True
-        for timer in (self._timer, *self._starting):
-            if timer is not None:
-                timer.cancel()
-        loop = asyncio.get_running_loop()
         processes = list(self._processes.values())
         self._processes.clear()
-        for process in processes:
-            loop.remove_reader(process.pipe.fileno())
-            process.tell(Stop())
-        for process in processes:
-            process.end()
+        for timer in (self._timer, *self._starting, *(process.limit for process in processes)):
+            if timer is not None:
+                timer.cancel()
+        await ended(processes, END_S)
+        await asyncio.gather(*self._burials)
 
     def _again(self) -> Setup:
         return Setup(self.openings, self.max_batch, False, tuple(IMPORTED))
 
     def _start(self, setup: Setup) -> int:
+        """Raises SuppleError where no process can be started."""
         self._number += 1
         number = self._number
-        process = self._processes[number] = Process(setup)
-        asyncio.get_running_loop().add_reader(process.pipe.fileno(), self._heard, number)
+        process = Process(setup, partial(self._heard, number), partial(self._lost, number))
+        self._processes[number] = process
+        cause = f"a worker has not opened its models within {OPEN_S:g} s."
+        too_long = CheckpointError(cause, "Look at what it wrote before.")
+        process.limit = asyncio.get_running_loop().call_later(OPEN_S, self._refuse, number, too_long)
         self.queue.hire(number, self._clock() + self._startup_s)
         return number
 
     # --- what workers say ---------------------------------------------------------------------------------------------
 
-    def _heard(self, number: int) -> None:
+    def _heard(self, number: int, messages: list[Any]) -> None:
         process = self._processes[number]
-        try:
-            while process.pipe.poll():
-                self._hear(number, process, process.pipe.recv())
-                if number not in self._processes:
-                    return
-        except (EOFError, OSError):
-            self._lost(number)
+        for message in messages:
+            if not process.refused:
+                self._hear(number, process, message)
         self.step()
 
     def _hear(self, number: int, process: Process, message: Any) -> None:
@@ -171,10 +157,14 @@ class Crew:
             self.queue.failed(number, message.id)
         elif isinstance(message, Facts):
             process.facts.append(message)
-            if self._opening is not None and not self._opening.done() and len(process.facts) == len(self.openings):
+            if message.name in self.served:
+                self._must_be_the_same(number, message)
+            elif self._opening is not None and not self._opening.done() and len(process.facts) == len(self.openings):
                 self._opening.set_result(process.facts)
         elif isinstance(message, Up):
             self._failures = 0
+            if process.limit is not None:
+                process.limit.cancel()
             self.queue.up(number)
             self._settle(number, None)
         elif isinstance(message, Failed):
@@ -196,32 +186,57 @@ class Crew:
                 return True
         return False
 
+    def _must_be_the_same(self, number: int, found: Facts) -> None:
+        """A worker that opened what its folder has become would answer with other weights under the old classes."""
+        if not found.same_model(self.served[found.name].facts):
+            cause = f"the folder of {found.name} has changed since it was opened: a new worker cannot be used."
+            self._refuse(number, CheckpointError(cause, "Put it back, reload the model, or start the server again."))
+
+    def _refuse(self, number: int, problem: SuppleError) -> None:
+        """A worker that cannot be used ends, and is replaced like any other."""
+        process = self._processes[number]
+        process.refused = True
+        process.kill()
+        if not self._settle(number, problem):
+            say(f"{problem.cause} {problem.cure}")
+
     def _lost(self, number: int) -> None:
         """A worker is gone: whoever it ran goes to another one, and it is replaced."""
         process = self._processes.pop(number)
-        asyncio.get_running_loop().remove_reader(process.pipe.fileno())
-        process.pipe.close()
-        process.kill()
+        if process.limit is not None:
+            process.limit.cancel()
         was_up = self.queue.hands[number].up_at is None
+        awaited = any(one is not None and not one.done() for one in (self._opening, self._waiting.get(number)))
         self.queue.died(number)
-        cause = f"a worker ended by itself ({process.process.returncode})."
-        if self._settle(number, CheckpointError(cause, "Look at what it wrote before.")) or self._closed:
-            return
-        say(cause)
-        self._failures = 0 if was_up else self._failures + 1
-        wait = 0.0 if was_up else min(MOST_AGAIN_S, AGAIN_S * 2**self._failures)
-        self._replace(wait)
+        burial = asyncio.get_running_loop().create_task(self._bury(number, process))
+        self._burials.add(burial)
+        burial.add_done_callback(self._burials.discard)
+        if not awaited:
+            self._failures = 0 if was_up else self._failures + 1
+            self._replace(0.0 if was_up else min(MOST_AGAIN_S, AGAIN_S * 2**self._failures))
+        self.step()
+
+    async def _bury(self, number: int, process: Process) -> None:
+        await ended([process], STEP_S)
+        if not process.refused:
+            cause = f"a worker ended by itself ({process.process.returncode})."
+            if not self._settle(number, CheckpointError(cause, "Look at what it wrote before.")):
+                say(cause)
 
     def _replace(self, wait: float) -> None:
-        loop = asyncio.get_running_loop()
-
         def start() -> None:
             self._starting.discard(timer)
             assert self.slots is not None
-            number = self._start(self._again())
-            self._processes[number].tell(UseSlots(self.slots))
+            try:
+                number = self._start(self._again())
+            except SuppleError as problem:
+                self._failures += 1
+                say(f"a worker cannot be replaced yet: {problem.cause}")
+                self._replace(min(MOST_AGAIN_S, AGAIN_S * 2**self._failures))
+            else:
+                self._processes[number].tell(UseSlots(self.slots))
 
-        timer = loop.call_later(wait, start)
+        timer = asyncio.get_running_loop().call_later(wait, start)
         self._starting.add(timer)
 
     # --- the queue ----------------------------------------------------------------------------------------------------
@@ -238,7 +253,7 @@ class Crew:
             if isinstance(effect, Send):
                 self._send(effect)
             elif isinstance(effect, Kill):
-                self._processes[effect.worker].process.kill()
+                self._processes[effect.worker].kill()
             else:
                 others.append(effect)
         if others:

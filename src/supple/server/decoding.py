@@ -6,25 +6,25 @@ The event loop watches its socket; no thread waits.
 
 import asyncio
 import json
-import os
-import socket
-import subprocess
-import sys
+import math
+from bisect import insort
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from itertools import count
+from operator import attrgetter
 from typing import Any
 
 from supple.errors import SuppleError
+from supple.server.children import Child, ended
 from supple.server.formats import must_be
 from supple.server.requests import Refusal
 from supple.server.slots import Slots
+from supple.text import say
 
 BEGIN_S = 120.0  # that a decoder may take to import what it needs
 AGAIN_S = 0.1  # until one that did not begin is replaced; doubled each time
 MOST_AGAIN_S = 10.0
-READ = 65_536  # bytes
-
+FEW = 65_536  # bytes of a file that are sent together with its order
 TRIES = 3  # to tell decoders of a new model, should they die meanwhile
 
 Said = dict[str, Any]
@@ -34,8 +34,8 @@ Preparation = tuple[str, dict[str, Any]]  # task, and what `Preparation.to_json`
 class _Order:
     """One line for a decoder, and the file behind it; its future gets what the decoder says, or what went wrong."""
 
-    def __init__(self, seconds: float, content: bytes = b"", **words: Any) -> None:
-        self.seconds, self.content = seconds, content
+    def __init__(self, seconds: float, content: bytes = b"", deadline: float = math.inf, **words: Any) -> None:
+        self.seconds, self.content, self.deadline = seconds, content, deadline
         self.line = json.dumps(words).encode() + b"\n"
         self._loop = asyncio.get_running_loop()
         self.said: asyncio.Future[Said] = self._loop.create_future()
@@ -50,43 +50,33 @@ class _Order:
             self.said.set_result(said)
 
 
-class _Decoder:
+class _Decoder(Child):
     """One process, seen from the front."""
 
     def __init__(self, settings: str, orders: list[_Order], on_free: Callable[[], None], on_gone: Any) -> None:
-        self._loop = asyncio.get_running_loop()
+        super().__init__("supple.server.decoder", settings)
         self._on_free, self._on_gone = on_free, on_gone
         self.own = deque(orders)  # before any file
         self.begun = False  # whether it has carried out all of those once
         self._order: _Order | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._late = False
-        self._unsent = memoryview(b"")
         self._heard = b""
-        self._socket, theirs = socket.socketpair()
-        words = [sys.executable, "-m", "supple.server.decoder", str(theirs.fileno()), settings]
-        one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-        with theirs:
-            self.process = subprocess.Popen(
-                words, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, env={**os.environ, **one_thread}
-            )
-        self._socket.setblocking(False)
-        self._loop.add_reader(self._socket, self._readable)
         self._next()
 
     @property
     def free(self) -> bool:
-        return self.begun and self._order is None and self.process.returncode is None
+        return self.begun and self._order is None and not self.left
 
     def take(self, order: _Order) -> None:
         self._order = order
         order.begin()
         self._timer = self._loop.call_later(order.seconds, self._too_slow)
-        if len(order.content) < READ:
-            self._send(order.line + order.content)
+        if len(order.content) < FEW:
+            self.send(order.line + order.content)
         else:
-            self._send(order.line)
-            self._send(order.content)
+            self.send(order.line)
+            self.send(order.content)
 
     def tell(self, order: _Order) -> None:
         """Something for this decoder alone, before its next file."""
@@ -94,53 +84,14 @@ class _Decoder:
         if self.free:
             self._next()
 
-    def end(self, said: Said) -> None:
-        """At once. What it was to do is answered with this."""
-        if self.process.returncode is None:
-            self._loop.remove_reader(self._socket)
-            self._loop.remove_writer(self._socket)
-            self._socket.close()
-            self.process.kill()
-            self.process.wait()
+    def answer_all(self, said: Said) -> None:
+        """What it was to do is not done any more."""
         if self._timer is not None:
             self._timer.cancel()
         for order in [*([self._order] if self._order is not None else []), *self.own]:
             order.say(said)
 
-    def _send(self, data: bytes) -> None:
-        if self._unsent:
-            self._unsent = memoryview(bytes(self._unsent) + data)
-            return
-        try:
-            sent = self._socket.send(data)
-        except BlockingIOError:
-            sent = 0
-        except OSError:
-            return  # it is gone: its end of the socket says so
-        if sent < len(data):
-            self._unsent = memoryview(data)[sent:]
-            self._loop.add_writer(self._socket, self._writable)
-
-    def _writable(self) -> None:
-        try:
-            self._unsent = self._unsent[self._socket.send(self._unsent) :]
-        except BlockingIOError:
-            return
-        except OSError:
-            self._unsent = memoryview(b"")
-        if not self._unsent:
-            self._loop.remove_writer(self._socket)
-
-    def _readable(self) -> None:
-        try:
-            data = self._socket.recv(READ)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self._gone()
-            return
+    def heard(self, data: bytes) -> None:
         self._heard += data
         if self._heard.endswith(b"\n"):
             said, self._heard = json.loads(self._heard), b""
@@ -163,13 +114,13 @@ class _Decoder:
 
     def _too_slow(self) -> None:
         self._late = True
-        self.process.kill()  # the socket ends with it, and nothing is written into the slot any more
+        self.kill()  # the socket ends with it, and nothing is written into the slot any more
 
-    def _gone(self) -> None:
+    def gone(self) -> None:
         why = "cannot be decoded"
         if self._late and self._order is not None:
             why = f"takes longer than {self._order.seconds:g} s to decode"
-        self.end({"status": 422, "code": "unusable_input", "message": f"The file {why}."})
+        self.answer_all({"status": 422, "code": "unusable_input", "message": f"The file {why}."})
         self._on_gone(self)
 
 
@@ -195,8 +146,9 @@ class Decoders:
         self._kinds: dict[str, str] = {}
         self._uses: Counter[str] = Counter()  # files that wait or are decoded
         self._decoders: list[_Decoder] = []
-        self._waiting: deque[_Order] = deque()
+        self._waiting: list[_Order] = []  # by deadline
         self._replacements: set[asyncio.TimerHandle] = set()
+        self._burials: set[asyncio.Task[None]] = set()
         self._again_s = AGAIN_S
         self._ended = False
         self.replaced = 0  # decoders that died, or were killed
@@ -204,10 +156,10 @@ class Decoders:
     async def start(self) -> None:
         """Raises SuppleError where a model's files cannot be prepared here."""
         orders = {key: self._learn(key) for key in self._known}
-        self._begin(list(orders.values()))
-        for _ in range(self._processes - 1):
-            self._begin([self._learn(key) for key in self._known])
         try:
+            self._begin(list(orders.values()))
+            for _ in range(self._processes - 1):
+                self._begin([self._learn(key) for key in self._known])
             for key, order in orders.items():
                 self._kinds[key] = _must_have_learnt(await order.said)
         except BaseException:
@@ -218,14 +170,16 @@ class Decoders:
         self._ended = True
         for timer in self._replacements:
             timer.cancel()
-        for decoder in self._decoders:
-            decoder.end(_said(_draining()))
+        decoders, self._decoders = self._decoders, []
+        for decoder in decoders:
+            decoder.answer_all(_said(_draining()))
         self._refuse_waiting(_draining())
-        self._decoders.clear()
+        await ended(decoders)
+        await asyncio.gather(*self._burials)
 
-    async def decode(self, model: str, file: bytes, slot: int) -> float:
+    async def decode(self, model: str, file: bytes, slot: int, deadline: float = math.inf) -> float:
         """Write a file's input into the slot; the ms that a decoder was at it. When it returns, raises Refusal or is
-        cancelled, nothing is written there any more.
+        cancelled, nothing is written there any more. deadline: of all that wait, the earliest is next.
         """
         key = self._keys.get(model)
         if key is None:
@@ -233,9 +187,9 @@ class Decoders:
         must_be(self._kinds[key], file)
         if self._ended:
             raise _draining()
-        order = _Order(self._seconds, file, key=key, slot=slot, file=len(file))
+        order = _Order(self._seconds, file, deadline, key=key, slot=slot, file=len(file))
         self._uses[key] += 1
-        self._waiting.append(order)
+        insort(self._waiting, order, key=attrgetter("deadline"))
         self._assign()
         try:
             said = await self._outcome(order)
@@ -246,30 +200,36 @@ class Decoders:
             raise Refusal(said["status"], said["code"], said["message"], said.get("retry_after_s"))
         return order.took_ms
 
-    async def replace(self, model: str, task: str, saved: dict[str, Any]) -> None:
-        """From when this returns, the model's files are prepared in another way; those that came before are not.
+    async def replace(self, preparations: Mapping[str, Preparation]) -> None:
+        """From when this returns, files of these models are prepared in another way; those that came before are not.
 
         Raises SuppleError, and changes nothing, where the decoders cannot do that.
         """
-        old = self._keys.get(model)
-        key = self._new_key(model)
-        self._known[key] = (task, saved)
+        keys = {model: self._new_key(model) for model in preparations}
+        self._known |= {keys[model]: preparation for model, preparation in preparations.items()}
         try:
-            for tried in range(1, TRIES + 1):
-                orders = [self._learn(key) for _ in self._decoders]
-                for decoder, order in zip(self._decoders, orders):
-                    decoder.tell(order)
-                said = [await order.said for order in orders]
-                if tried == TRIES or (said and not any("status" in one for one in said)):
-                    break
-            kinds = [_must_have_learnt(one) for one in said or [{}]]
-            self._kinds[key] = kinds[0]
+            kinds = {key: await self._learnt_by_all(key) for key in keys.values()}
         except BaseException:
-            self._forget(key)
+            for key in keys.values():
+                self._forget(key)
             raise
-        self._keys[model] = key
-        if old is not None:
-            self._forget_unused(old)
+        old = [self._keys[model] for model in keys if model in self._keys]
+        self._kinds |= kinds
+        self._keys |= keys
+        for key in old:
+            self._forget_unused(key)
+
+    async def _learnt_by_all(self, key: str) -> str:
+        """The kind of files, in a word."""
+        for tried in range(1, TRIES + 1):
+            orders = [self._learn(key) for _ in self._decoders]
+            for decoder, order in zip(self._decoders, orders):
+                decoder.tell(order)
+            said = [await order.said for order in orders]
+            if tried == TRIES or (said and not any("status" in one for one in said)):
+                break
+        kinds = [_must_have_learnt(one) for one in said or [{}]]
+        return kinds[0]
 
     # --- files and decoders -------------------------------------------------------------------------------------------
 
@@ -293,7 +253,7 @@ class Decoders:
     def _assign(self) -> None:
         for decoder in self._decoders:
             if self._waiting and decoder.free:
-                decoder.take(self._waiting.popleft())
+                decoder.take(self._waiting.pop(0))
 
     def _began(self) -> None:
         self._again_s = AGAIN_S
@@ -307,10 +267,16 @@ class Decoders:
             return
         self.replaced += 1
         self._decoders.remove(decoder)
-        loop = asyncio.get_running_loop()
+        burial = asyncio.get_running_loop().create_task(ended([decoder]))
+        self._burials.add(burial)
+        burial.add_done_callback(self._burials.discard)
         if decoder.begun:
             self._replace_one()
-            return
+        else:
+            self._replace_later()
+
+    def _replace_later(self) -> None:
+        loop = asyncio.get_running_loop()
         pause, self._again_s = self._again_s, min(2 * self._again_s, MOST_AGAIN_S)
         if not self._decoders:
             self._refuse_waiting(Refusal(503, "overloaded", "No file can be decoded at the moment.", pause))
@@ -318,11 +284,15 @@ class Decoders:
 
     def _replace_one(self) -> None:
         self._replacements = {timer for timer in self._replacements if timer.when() > asyncio.get_running_loop().time()}
-        self._begin([self._learn(key) for key in self._known])
+        try:
+            self._begin([self._learn(key) for key in self._known])
+        except SuppleError as problem:
+            say(f"a process that decodes files cannot be replaced yet: {problem.cause}")
+            self._replace_later()
 
     def _refuse_waiting(self, why: Refusal) -> None:
         while self._waiting:
-            self._waiting.popleft().say(_said(why))
+            self._waiting.pop(0).say(_said(why))
 
     # --- models -------------------------------------------------------------------------------------------------------
 

@@ -3,13 +3,12 @@ what is to be done comes out as `effects`. So a day of load can be played throug
 """
 
 from bisect import insort
-from collections import deque
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from supple.inference.latency import LatencyEstimator
 from supple.server.jobs import Busy, Done, Effect, Forget, Hand, Job, Kill, Refused, Release, Run, Send, Shorten, Step
+from supple.server.pacing import Drift, Recent
 from supple.server.requests import Array, Refusal
 from supple.server.schedule import (
     Chunk,
@@ -28,6 +27,7 @@ from supple.server.schedule import (
 
 AROUND_MS = 2.0  # of a deadline is kept for what happens behind the model: an answer in hand is given then
 TIGHT = 0.5  # of a run's expected time: with less to spare, every exit on the way is read, to have an answer in hand
+TRIES_S = 1.0  # without a step, until an idle machine tries what it is not expected to manage: that is how it learns
 DEATHS = 2  # workers that may die with a sample aboard until it is given up
 HUNG_S, HUNG = 10.0, 30.0  # a command that takes this long, and so many times what is expected, will not end
 
@@ -35,32 +35,42 @@ HUNG_S, HUNG = 10.0, 30.0  # a command that takes this long, and so many times w
 class Dispatcher:
     """See the module's text. All times are of the same clock, in seconds."""
 
-    def __init__(self, latency: LatencyEstimator | None = None) -> None:
-        self.latency = LatencyEstimator() if latency is None else latency
+    def __init__(self, drift: Drift | None = None) -> None:
+        self.drift = Drift() if drift is None else drift
         self.queue: list[Job] = []  # by deadline; those that run stay in it
         self.hands: dict[int, Hand] = {}
         self.effects: list[Effect] = []
         self._runs = 0
         self._came = False  # whether somebody was let in since the last step
-        self._overheads: deque[float] = deque([0.0], maxlen=32)
+        self._overheads = Recent(0.0, 32)  # ms
+        self._learnt: float | None = None  # when a step was last seen, or somebody let in to try
 
     # --- what happens -------------------------------------------------------------------------------------------------
 
     def admit(self, job: Job, now: float, lead_ms: float = 0.0) -> None:
         """Takes a job in, or raises Refusal. lead_ms: until its input is there."""
-        pace, free = self.pace(), self.free(now)
+        pace, free = self.pace(now), self.free(now)
         job.alone = own_target(job, now + lead_ms / 1000, pace)
         guarded = {worker: time + (lead_ms + AROUND_MS) / 1000 for worker, time in free.items()}
         if not admits(job, self.queue, guarded, pace) and not self._admits_by_cutting(job, now, lead_ms):
             alone = own_ms(job, job.cheapest(), pace) + lead_ms + AROUND_MS
             left = 1000 * (job.deadline - now)
-            if alone > left:
+            if alone <= left:
+                wait = max(0.05, retry_after_s(self.queue, free, pace, now))
+                raise Refusal(503, "overloaded", "Too much is waiting to answer within this deadline.", wait)
+            if lead_ms + AROUND_MS >= left or not self._may_try(now):
                 cause = f"the cheapest takes {alone:.3g} ms, {left:.3g} are left."
-                raise Refusal(503, "overloaded", f"No point can answer within this deadline: {cause}")
-            wait = max(0.05, retry_after_s(self.queue, free, pace, now))
-            raise Refusal(503, "overloaded", "Too much is waiting to answer within this deadline.", wait)
+                raise Refusal(503, "overloaded", f"No point can answer within this deadline: {cause}", TRIES_S)
+            job.tries, self._learnt = True, now
         insort(self.queue, job, key=_order)
         self._came = True
+
+    def _may_try(self, now: float) -> bool:
+        """Whether nobody is there, and nothing was seen of the machine for a while: what is expected may be wrong, and
+        only a step can show it."""
+        if self._learnt is None:
+            self._learnt = now
+        return not self.queue and now - self._learnt >= TRIES_S
 
     def _admits_by_cutting(self, job: Job, now: float, lead_ms: float) -> bool:
         """Whether it can be taken in if what runs now ends as soon as it can."""
@@ -71,7 +81,7 @@ class Dispatcher:
         before = self._pretend(places)
         guarded = {worker: time + (lead_ms + AROUND_MS) / 1000 for worker, time in free.items()}
         try:
-            return admits(job, self.queue, guarded, self.pace())
+            return admits(job, self.queue, guarded, self.pace(now))
         finally:
             self._pretend(before)
 
@@ -96,7 +106,8 @@ class Dispatcher:
             place = busy.run.place if track.choice else step.place
             usual = track.usual_ms(place, step.place, size)
             took = max(step.ms, usual) if track.skips else step.ms  # who skips layers does not make the machine faster
-            self.latency.observe(took / max(1e-6, usual))
+            self.drift.observe(took / max(1e-6, usual), now)
+            self._learnt = now
             busy.ms += step.ms
             for job in busy.run.jobs:
                 job.compute_ms += step.ms
@@ -105,7 +116,7 @@ class Dispatcher:
                 if not (final and step is steps[-1]):
                     self._tell(busy.run.jobs, step.place)
         if final:
-            self._overheads.append(max(0.0, 1000 * (now - busy.began) - busy.ms))
+            self._overheads.observe(max(0.0, 1000 * (now - busy.began) - busy.ms), now)
             self._ended(worker, hand, steps[-1].place if steps else busy.run.place - 1)
 
     def failed(self, worker: int, run: int) -> None:
@@ -130,8 +141,9 @@ class Dispatcher:
             if job.gone:
                 self.effects.append(Release(job))
         for job in [job for job in self.queue if job.worker == worker or job in busy]:
-            job.place, job.answered, job.worker = 0, job.given, None
-            job.ready, job.deaths = True, job.deaths + 1
+            job.place, job.answered, job.worker, job.ready = 0, job.given, None, True
+            if job in busy:  # one of them may be the cause: from now on each runs alone
+                job.deaths, job.apart = job.deaths + 1, True
             if job.deaths >= DEATHS:
                 why = "The process that ran this input was lost, twice."
                 self._give_up(job, Refusal(503, "worker_lost", why))
@@ -152,7 +164,8 @@ class Dispatcher:
         """Looks at everything, and puts what is to be done into `effects`."""
         self._expire(now)
         for worker, hand in self.hands.items():
-            if hand.busy is not None and now - hand.busy.began > max(HUNG_S, HUNG * self._expected_s(hand.busy)):
+            if hand.busy is not None and not hand.killed and now >= self._hung_at(hand.busy, now):
+                hand.killed = True
                 self.effects.append(Kill(worker))
         idle = [worker for worker, hand in self.hands.items() if hand.busy is None and hand.up_at is None]
         while idle and any(job.ready for job in self.queue):
@@ -167,25 +180,30 @@ class Dispatcher:
 
     def wake_at(self, now: float) -> float | None:
         """When `step` is to be called at the latest, if nothing happens."""
-        if not self.queue:
-            return None
-        first = self.queue[0]
-        early = first.deadline - AROUND_MS / 1000
-        return early if early > now and first.given >= 0 else max(now, first.deadline)
+        busy = [hand.busy for hand in self.hands.values() if hand.busy is not None and not hand.killed]
+        times = [max(now, self._hung_at(one, now)) for one in busy]
+        if self.queue:
+            first = self.queue[0]
+            early = first.deadline - AROUND_MS / 1000
+            times.append(early if early > now and first.given >= 0 else max(now, first.deadline))
+        return min(times, default=None)
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
-    def pace(self) -> Pace:
-        mean = self.latency.mean
-        overheads = sorted(self._overheads)
-        return Pace(mean, max(0.0, self.latency.spread - mean), overheads[len(overheads) * 3 // 4])
+    def pace(self, now: float) -> Pace:
+        mean, most = self.drift.expected(now)
+        overheads = self._overheads.at(now)
+        return Pace(mean, max(0.0, most - mean), overheads[len(overheads) * 3 // 4])
 
-    def _expected_s(self, busy: Busy) -> float:
+    def _expected_s(self, busy: Busy, now: float) -> float:
         run = busy.run
-        return self.pace().one(run.track.usual_ms(run.place, max(run.place, busy.target), len(run.jobs))) / 1000
+        return self.pace(now).one(run.track.usual_ms(run.place, max(run.place, busy.target), len(run.jobs))) / 1000
+
+    def _hung_at(self, busy: Busy, now: float) -> float:
+        return busy.began + max(HUNG_S, HUNG * self._expected_s(busy, now))
 
     def free(self, now: float) -> dict[int, float]:
-        """When each worker is expected to be done."""
+        """When each worker is expected to be done; one that is overdue, in as much time again."""
         found = {}
         for worker, hand in self.hands.items():
             if hand.up_at is not None:
@@ -193,13 +211,15 @@ class Dispatcher:
             elif hand.busy is None:
                 found[worker] = now
             else:
-                found[worker] = max(now, hand.busy.began + self._expected_s(hand.busy))
+                run, began = hand.busy.run, hand.busy.began
+                whole = self.pace(now).one(run.track.usual_ms(run.place, run.target, len(run.jobs))) / 1000
+                found[worker] = max(now, began + self._expected_s(hand.busy, now), now + (now - began - whole))
         return found
 
     def _cut(self, now: float) -> tuple[dict[int, float], dict[Job, int]] | None:
         """When each worker would be free if what runs ended after the place that it is at, and where its jobs would
         go on. None: nothing that runs can end sooner."""
-        free, places, pace = self.free(now), dict[Job, int](), self.pace()
+        free, places, pace = self.free(now), dict[Job, int](), self.pace(now)
         for worker, hand in self.hands.items():
             busy = hand.busy
             if busy is None or busy.run.track.choice or busy.target <= busy.run.place:
@@ -246,7 +266,7 @@ class Dispatcher:
 
     def _start_one(self, idle: list[int], now: float) -> bool:
         """Gives an idle worker something to do. False: there is nothing for any of them."""
-        pace, free = self.pace(), self.free(now)
+        pace, free = self.pace(now), self.free(now)
         guarded = {worker: time + AROUND_MS / 1000 for worker, time in free.items()}
         plan, goes = deepest(self._unfinished(), guarded, pace)
         over = [job for job in self.queue if not job.running and job.given >= 0 and goes.get(job.id, 0) <= job.given]
@@ -270,7 +290,7 @@ class Dispatcher:
         jobs: list[Job] = []
         for job in chunk.samples:
             assert isinstance(job, Job)
-            if ends_in_time(job, max(job.place, job.cheapest()), now, pace):
+            if job.tries or ends_in_time(job, max(job.place, job.cheapest()), now, pace):
                 jobs.append(job)
             elif job.given >= 0:
                 self._finish(job, self._short(job))
@@ -314,7 +334,7 @@ class Dispatcher:
         """Ends what runs sooner, where somebody who came would be late, or have to end much sooner than what runs."""
         if not any(hand.busy is not None and hand.busy.target > hand.busy.run.place for hand in self.hands.values()):
             return
-        pace, around = self.pace(), AROUND_MS / 1000
+        pace, around = self.pace(now), AROUND_MS / 1000
         queue, free = self._unfinished(), {worker: time + around for worker, time in self.free(now).items()}
         if holds_until(work_at(queue, None, 1.0), free, pace) is None:
             return  # everybody goes as deep as may be
@@ -399,7 +419,7 @@ class Dispatcher:
         asked = [job for job in jobs if job.policy is not None and not job.gone and job.given == place]
         found = []
         for policy in dict.fromkeys(job.policy for job in asked):
-            own = [job for job in asked if job.policy is policy]
+            own = [job for job in asked if job.policy == policy]  # every request has a policy of its own
             assert policy is not None
             number = own[0].choices.index(place)
             stops = policy.stops(number, np.stack([job.logits for job in own if job.logits is not None]))

@@ -17,6 +17,7 @@ class Job(Sample):
     reason: str = "full"  # why it ends where it may go no further
     policy: Policy | None = None
     every: bool = False  # whether each exit is told
+    tries: bool = False  # whether it was let in although it is not expected to be in time
     alone: int = 0  # how deep it would have gone if nobody else were there
     slot: int = -1
     given: int = -1  # the place of the answer in hand
@@ -116,4 +117,5 @@ class Hand:
 
     up_at: float | None  # when it is expected to be ready; None: it is
     busy: Busy | None = None
+    killed: bool = False
     forgotten: list[int] = field(default_factory=list)

@@ -1,5 +1,7 @@
-"""What the front and a worker tell each other: plain data, sent through a pipe."""
+"""What the front and a worker tell each other: plain data, pickled, each message behind its length."""
 
+import pickle
+import struct
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +12,26 @@ from supple.server.requests import Array
 from supple.server.slots import Slots
 
 Times = dict[int, float]  # median ms by batch size
+LENGTH = struct.Struct("!Q")
+
+
+def packed(message: Any) -> bytes:
+    data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+    return LENGTH.pack(len(data)) + data
+
+
+def unpacked(heard: bytearray) -> list[Any]:
+    """The messages that are complete; they are taken away."""
+    found, begin = [], 0
+    while len(heard) >= begin + LENGTH.size:
+        (size,) = LENGTH.unpack_from(heard, begin)
+        end = begin + LENGTH.size + size
+        if len(heard) < end:
+            break
+        found.append(pickle.loads(memoryview(heard)[begin + LENGTH.size : end]))
+        begin = end
+    del heard[:begin]
+    return found
 
 
 @dataclass(frozen=True)
@@ -51,9 +73,15 @@ class Facts:
     preprocess: dict[str, Any] | None  # as it is saved
     kind: str  # of the files, in a word
     endings: tuple[str, ...]
+    digests: tuple[tuple[str, str], ...] = ()  # of the files that it was opened from
     bodies: dict[int, Times] = field(default_factory=dict)  # of the chain's stages
     heads: dict[int, Times] = field(default_factory=dict)
     whole: dict[str, Times] = field(default_factory=dict)  # of points as graphs of their own
+
+    def same_model(self, other: "Facts") -> bool:
+        """Whether commands for one can be carried out with the other, with equal answers."""
+        names = ("task", "classes", "shape", "engine", "precision", "points", "stages", "digests")
+        return all(getattr(self, name) == getattr(other, name) for name in names)
 
 
 class Failed(NamedTuple):
@@ -97,10 +125,6 @@ class Shortened(NamedTuple):
 
 class Forgotten(NamedTuple):
     samples: tuple[int, ...]
-
-
-class Stop(NamedTuple):
-    pass
 
 
 class Told(NamedTuple):

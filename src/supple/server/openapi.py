@@ -49,7 +49,7 @@ TEXT, COUNT, NUMBER, FLAG = {"type": "string"}, {"type": "integer"}, {"type": "n
 ANY: Schema = {}
 _PROBLEM = ("code", "message")
 _ANSWER = ("index", "label", "scores", "point", "reason", "queue_ms", "compute_ms")
-_REASONS = ["asked", "deadline", "confident", "budget", "load", "full"]
+REASONS = ["asked", "deadline", "confident", "budget", "load", "full"]
 
 SCHEMAS: dict[str, Schema] = {
     "Problem": _object(_PROBLEM, code=TEXT, message=TEXT, retry_after_s=NUMBER),
@@ -62,7 +62,7 @@ SCHEMAS: dict[str, Schema] = {
         label=TEXT,
         scores=_list(_ref("Score")),
         point=TEXT,
-        reason={**TEXT, "description": ", ".join(_REASONS)},
+        reason={**TEXT, "description": ", ".join(REASONS)},
         queue_ms=NUMBER,
         compute_ms=NUMBER,
         in_time={"type": ["boolean", "null"]},

@@ -86,6 +86,7 @@ class Sample:
     answered: int = -1  # the place of the answer that it has, or will have when what runs now is over
     worker: int | None = None  # that holds what it has come to
     ready: bool = True  # whether its input is there
+    apart: bool = False  # whether it runs in a batch of its own
 
     @property
     def started(self) -> bool:
@@ -157,10 +158,12 @@ def planned(work: Work, largest: int, free: Mapping[int, float], pace: Pace) -> 
         track = sample.track
         place = 0 if track.choice else sample.place
         key = track, place, target, sample.worker
-        chunk = filling.get(key)
+        chunk = None if sample.apart else filling.get(key)
         if chunk is None or len(chunk.samples) >= min(largest, track.batches[-1]):
-            chunk = filling[key] = Chunk(track, place, target, sample.worker, sample.deadline, [])
+            chunk = Chunk(track, place, target, sample.worker, sample.deadline, [])
             chunks.append(chunk)
+            if not sample.apart:
+                filling[key] = chunk
         chunk.samples.append(sample)
     spent = dict.fromkeys(free, (0.0, 0.0, 0))
     ends, waiting, only = dict(free), 0.0, next(iter(free)) if len(free) == 1 else None

@@ -77,7 +77,7 @@ class Served:
 
     def _up_to(self, track: Track, last: int, reason: str | None) -> Way:
         places = tuple(k for k, point in enumerate(track.points[: last + 1]) if point is not None)
-        return Way(track, places, reason or ("full" if track.points[last] == str(FULL) else "largest"))
+        return Way(track, places, reason or "full")
 
     def _asked(self, text: str) -> Way:
         stages = self.facts.stages
@@ -131,8 +131,7 @@ class Served:
             raise invalid("This model has a single point, so it cannot stop early; leave min_confidence out.")
         names = [str(point) for point in policy.points]
         track = self.chain if self.chain is not None and stages == self.facts.stages else self._cascade(tuple(names))
-        last = "budget" if policy.calibrated else "largest"
-        reason = "full" if names[-1] == str(FULL) else last
+        reason = "budget" if policy.calibrated and names[-1] != str(FULL) else "full"
         return Way(track, tuple(track.points.index(name) for name in names), reason, policy)
 
     def within_budget(self, point: str, budget: float) -> bool:

@@ -9,6 +9,7 @@ import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,12 @@ import numpy as np
 
 from supple.errors import SuppleError
 from supple.inference.inputs import parts_of
-from supple.inference.latency import LatencyEstimator
 from supple.inference.result import predictions
 from supple.inference.walk import Reached
 from supple.server.crew import Crew
 from supple.server.jobs import Done, Effect, Job, Refused, Release
 from supple.server.messages import Opening
+from supple.server.pacing import Drift, Fading
 from supple.server.requests import Answer, Given, Options, Refusal
 from supple.server.served import Served, Way
 from supple.server.slots import Slots
@@ -45,7 +46,7 @@ class Ticket:
     deadline_ms: float | None
     told: Callable[[Answer | Refusal], None]
     shown: Answer | None = None  # the last exit that was told in time, of a stream
-    decoding: bool = False
+    decoding: asyncio.Task[None] | None = None  # while it is
     released: bool = False  # its slot may go as soon as it is not decoded any more
 
 
@@ -71,16 +72,17 @@ class Service:
         self._workers, self._max_batch, self._timeout_ms = workers, max_batch, timeout_ms
         self._number_of_decoders, self._number_of_slots, self._max_pixels = decoders, slots, max_pixels
         self._clock = clock
-        self._latency = LatencyEstimator()
+        self._drift = Drift()
         self._crew: Crew | None = None
         self._retired: list[Crew] = []
         self._slots: Slots | None = None
         self._decoders: Any = None
-        self._decode_ms, self._decoding = 5.0, 0
+        self._decode_ms, self._decoding = Fading(5.0), 0
         self._tickets: dict[int, Ticket] = {}
         self._jobs = 0
         self._recent: deque[tuple[float, str, float, float]] = deque()  # when, point, elapsed, compute
         self._background: set[asyncio.Task[None]] = set()
+        self._closings: set[asyncio.Task[None]] = set()
         self._reloading = asyncio.Lock()
 
     # --- the beginning and the end ------------------------------------------------------------------------------------
@@ -102,7 +104,7 @@ class Service:
             await crew.open(self._slots_for)
             await self._start_decoders(crew.served)
         except BaseException:
-            crew.close()
+            await crew.close()
             await self._close()
             raise
         self._crew = crew
@@ -117,8 +119,7 @@ class Service:
         for crew in crews:
             crew.queue.refuse_all(Refusal(503, "draining", "The server is about to end."))
             crew.step()
-        for crew in crews:
-            crew.close()
+        await asyncio.gather(*(crew.close() for crew in crews), *self._closings)
         self._crew, self._retired = None, []
         await self._close()
 
@@ -133,7 +134,7 @@ class Service:
             self._slots = None
 
     def _new_crew(self, openings: Sequence[Opening]) -> Crew:
-        return Crew(openings, self._workers, self._max_batch, self._clock, self._latency, self._carry_out)
+        return Crew(openings, self._workers, self._max_batch, self._clock, self._drift, self._carry_out)
 
     def _slots_for(self, served: Mapping[str, Served]) -> Slots:
         shapes = {name: one.input_shape for name, one in served.items()}
@@ -258,7 +259,7 @@ class Service:
         if decoded:
             slots.write(slot, given)  # type: ignore[arg-type]
         else:
-            lead_ms = self._decode_ms * (1 + self._decoding / self._number_of_decoders)
+            lead_ms = self._decode_ms.at(self._clock()) * (1 + self._decoding / self._number_of_decoders)
         try:
             crew.queue.admit(job, self._clock(), lead_ms)
         except Refusal:
@@ -270,11 +271,11 @@ class Service:
         if decoded:
             crew.step()
         else:
-            ticket.decoding = True
             self._decoding += 1
-            task = asyncio.get_running_loop().create_task(self._decode(model, ticket, given))  # type: ignore[arg-type]
-            self._background.add(task)
-            task.add_done_callback(self._background.discard)
+            work = self._decode(model, ticket, given)  # type: ignore[arg-type]
+            ticket.decoding = asyncio.get_running_loop().create_task(work)
+            self._background.add(ticket.decoding)
+            ticket.decoding.add_done_callback(partial(self._decoded, ticket))
         return ticket
 
     def _check(self, served: Served, given: Given) -> None:
@@ -288,23 +289,26 @@ class Service:
                 raise Refusal(422, "not_finite", "The input holds values that are not finite.")
 
     async def _decode(self, model: str, ticket: Ticket, file: bytes) -> None:
-        job, crew = ticket.job, ticket.crew
+        job, queue = ticket.job, ticket.crew.queue
         try:
-            took_ms: float = await self._decoders.decode(model, file, job.slot)
-            self._decode_ms += 0.1 * (took_ms - self._decode_ms)
-            crew.queue.begin(job)
+            took_ms: float = await self._decoders.decode(model, file, job.slot, job.deadline)
+            self._decode_ms.observe(took_ms, self._clock())
+            queue.begin(job)
         except Refusal as why:
             ticket.told(why)
-            crew.queue.drop([job])
+            queue.drop([job])
         except SuppleError as error:
             ticket.told(Refusal(422, "unusable_input", error.cause[:300]))
-            crew.queue.drop([job])
-        finally:
-            self._decoding -= 1
-            ticket.decoding = False
-            if ticket.released:
-                self._release(ticket)
-        crew.step()
+            queue.drop([job])
+        ticket.crew.step()
+
+    def _decoded(self, ticket: Ticket, task: asyncio.Task[None]) -> None:
+        """Also when it was cancelled, perhaps before it began."""
+        self._background.discard(task)
+        self._decoding -= 1
+        ticket.decoding = None
+        if ticket.released:
+            self._release(ticket)
 
     def _drop(self, tickets: Any) -> None:
         """Nobody waits for these any more."""
@@ -324,8 +328,10 @@ class Service:
             elif isinstance(effect, Release):
                 ticket = self._tickets[effect.job.id]
                 ticket.released = True
-                if not ticket.decoding:
+                if ticket.decoding is None:
                     self._release(ticket)
+                else:
+                    ticket.decoding.cancel()
 
     def _release(self, ticket: Ticket) -> None:
         del self._tickets[ticket.job.id]
@@ -334,7 +340,12 @@ class Service:
         ticket.crew.tickets -= 1
         if ticket.crew in self._retired and not ticket.crew.tickets:
             self._retired.remove(ticket.crew)
-            asyncio.get_running_loop().call_soon(ticket.crew.close)
+            self._end(ticket.crew)
+
+    def _end(self, crew: Crew) -> None:
+        closing = asyncio.get_running_loop().create_task(crew.close())
+        self._closings.add(closing)
+        closing.add_done_callback(self._closings.discard)
 
     def _answer(self, ticket: Ticket, done: Done) -> None:
         job, way = ticket.job, ticket.way
@@ -371,7 +382,8 @@ class Service:
 
     async def reload(self, model: str) -> None:
         """Opens the model's folder again, in new workers beside the old ones; requests go to them once they are warm.
-        What cannot be opened is refused, and the old one goes on."""
+        What cannot be opened is refused, and the old one goes on. New workers open the other folders, too: as they are
+        now."""
         self._served(model)
         async with self._reloading:
             old = self._crew
@@ -380,22 +392,32 @@ class Service:
             crew = self._new_crew(tuple(fresh[name] for name in self._openings))
             try:
                 await crew.open(self._slots_for)
-                preparation = self._preparation(crew.served[model])
-                if self._decoders is not None and preparation is not None:
-                    await self._decoders.replace(model, *preparation)
+                if self._decoders is not None:
+                    await self._decoders.replace(self._preparations(crew, old))
             except SuppleError as error:
-                crew.close()
+                await crew.close()
                 say(f"the new {model} cannot be served, and the old one goes on: {error.cause}")
-                cause = error.cause.replace(str(self._openings[model].source), "its folder")  # no path is told
+                cause = error.cause
+                for name, opening in fresh.items():  # no path is told
+                    cause = cause.replace(str(opening.source), f"the folder of {name}")
                 raise Refusal(422, "invalid_options", f"The new {model} cannot be served: {cause}"[:300]) from None
             except BaseException:
-                crew.close()
+                await crew.close()
                 raise
             self._crew = crew
+            for name, one in crew.served.items():
+                if name != model and not one.facts.same_model(old.served[name].facts):
+                    say(f"{name} was opened again, too: its folder has changed.")
             if old.tickets:
                 self._retired.append(old)
             else:
-                old.close()
+                self._end(old)
+
+    def _preparations(self, crew: Crew, old: Crew) -> dict[str, tuple[str, dict[str, Any]]]:
+        """How files become inputs, where that has changed."""
+        made = {name: self._preparation(one) for name, one in crew.served.items()}
+        before = {name: self._preparation(one) for name, one in old.served.items()}
+        return {name: one for name, one in made.items() if one is not None and one != before[name]}
 
     def load(self) -> dict[str, Any]:
         """How busy it is: for the page and /metrics."""
@@ -412,5 +434,5 @@ class Service:
             "points": dict(Counter(one[1] for one in recent)),
             "p50_ms": elapsed[len(elapsed) // 2] if elapsed else None,
             "p99_ms": elapsed[min(len(elapsed) - 1, len(elapsed) * 99 // 100)] if elapsed else None,
-            "spread": self._latency.spread,
+            "spread": self._drift.expected(now)[1],
         }

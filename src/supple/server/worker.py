@@ -7,6 +7,7 @@ also by the front's death. Between two stages it looks whether there is news.
 import os
 import select
 import signal
+import socket
 import sys
 import time
 from collections import deque
@@ -14,17 +15,20 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
-from multiprocessing.connection import Connection
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 
 from supple.errors import IMPORTED, SuppleError
+from supple.files import read_json
+from supple.inference.bundle import MANIFEST
 from supple.inference.engines import State, join, take
 from supple.inference.inputs import zeros
 from supple.inference.predictor import Predictor
 from supple.inference.select import predictor
+from supple.networks import located
 from supple.server.messages import (
     Broke,
     Command,
@@ -34,11 +38,12 @@ from supple.server.messages import (
     Opening,
     Setup,
     Shortened,
-    Stop,
     Times,
     Told,
     Up,
     UseSlots,
+    packed,
+    unpacked,
 )
 from supple.server.requests import Array
 from supple.server.slots import Slots
@@ -47,10 +52,34 @@ from supple.text import one_line
 ROUNDS, SECONDS = 7, 1.0  # of measuring a step: so many calls, unless they take longer together
 SLOW_MS = 100.0  # a batch that takes this long, and saves nothing against its half, is the largest that is measured
 PAYS = 0.97
+READ = 65_536  # bytes
+
+
+class Pipe:
+    """Messages over a socket; whoever is at the other end being gone is an EOFError or an OSError."""
+
+    def __init__(self, link: socket.socket) -> None:
+        self._link, self._heard, self._messages = link, bytearray(), deque[Any]()
+
+    def send(self, message: Any) -> None:
+        self._link.sendall(packed(message))
+
+    def waiting(self) -> bool:
+        """Whether somebody has said something."""
+        return bool(self._messages) or bool(select.select([self._link], [], [], 0)[0])
+
+    def recv(self) -> Any:
+        while not self._messages:
+            data = self._link.recv(READ)
+            if not data:
+                raise EOFError
+            self._heard += data
+            self._messages.extend(unpacked(self._heard))
+        return self._messages.popleft()
 
 
 class Worker:
-    def __init__(self, pipe: Connection) -> None:
+    def __init__(self, pipe: Pipe) -> None:
         self.pipe, self.models = pipe, dict[str, Predictor]()
         self.slots: Slots | None = None
         self._held: dict[int, tuple[State, int]] = {}  # of samples on their way: the state they lie in, and where
@@ -63,10 +92,7 @@ class Worker:
         if not self._open(setup):
             return
         while True:
-            message = self._news.popleft() if self._news else self.pipe.recv()
-            if isinstance(message, Stop):
-                return
-            self._obey(message)
+            self._obey(self._news.popleft() if self._news else self.pipe.recv())
 
     def _obey(self, message: Any) -> None:
         if isinstance(message, Command):
@@ -86,7 +112,7 @@ class Worker:
 
     def _look(self, command: Command, target: int) -> int:
         """How far a command goes, after what has come in meanwhile."""
-        while select.select([self.pipe], [], [], 0)[0]:
+        while self.pipe.waiting():
             message = self.pipe.recv()
             if isinstance(message, Shortened):
                 target = min(target, message.target) if message.id == command.id else target
@@ -164,14 +190,14 @@ class Worker:
         for opening in setup.openings:
             try:
                 made = self.models[opening.name] = opened(opening)
-                times = measured(made, setup.max_batch) if setup.measure else {}
+                found = facts(opening, made, measured(made, setup.max_batch) if setup.measure else {})
             except SuppleError as error:
                 self.pipe.send(Failed(opening.name, error.cause, error.cure))
                 return False
             except Exception as error:
                 self.pipe.send(Failed(opening.name, f"{opening.source} does not open: {one_line(error)}", ""))
                 return False
-            self.pipe.send(facts(opening.name, made, times))
+            self.pipe.send(found)
         return True
 
 
@@ -188,10 +214,11 @@ def opened(opening: Opening) -> Predictor:
     return made
 
 
-def facts(name: str, made: Predictor, times: dict[str, Any]) -> Facts:
+def facts(opening: Opening, made: Predictor, times: dict[str, Any]) -> Facts:
     preprocess = made.preprocess
+    digests = read_json(Path(located(opening.source)) / MANIFEST, "").get("files", {})
     return Facts(
-        name,
+        opening.name,
         made.task.name,
         made.classes,
         made.shape,
@@ -206,6 +233,7 @@ def facts(name: str, made: Predictor, times: dict[str, Any]) -> Facts:
         None if preprocess is None else preprocess.to_json(),
         "" if preprocess is None else preprocess.kind,
         () if preprocess is None else tuple(preprocess.endings),
+        tuple(sorted(digests.items())),
         **times,
     )
 
@@ -255,7 +283,7 @@ def _usual(call: Callable[[], object]) -> float:
 def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # whoever stops the service stops the front, which lets this end
         signal.signal(number, signal.SIG_IGN)
-    pipe = Connection(int(sys.argv[1]))
+    pipe = Pipe(socket.socket(fileno=int(sys.argv[1])))
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the front is gone
         Worker(pipe).serve()
     os._exit(0)  # an engine's threads may take their time to end

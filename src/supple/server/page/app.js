@@ -300,8 +300,9 @@ function failed(problem) {
   state.final = before ?? null;
   render();
   if (before) return succeeded(before, `${problem.message} This exit had come before.`);
-  const wait = problem.status === 401 ? 0 : problem.again;
-  const hopeless = problem.code === "overloaded" && !wait; // it would be refused on an idle server, too
+  const cheapest = Math.min(...state.model.ladder.map((row) => row.expected_ms).filter(known));
+  const hopeless = problem.code === "overloaded" && deadline() < cheapest; // on an idle server, too
+  const wait = problem.status === 401 || hopeless ? 0 : problem.again;
   const again = wait ? ` Asking again in ${digits(wait)} s.` : "";
   headline(hopeless ? "Too little time" : "No answer", "", `${problem.message}${again}`);
   if (wait) state.again = setTimeout(predict, 1000 * wait);
