@@ -23,6 +23,7 @@ from supple import files
 from supple.checkpoint import check_out
 from supple.cluster.ray_local import RayError, connect
 from supple.cluster.sources import PLACE, SHARDS, TOGETHER, Part, Sample, parts_of, read, tables
+from supple.cluster.sweep import import_modules
 from supple.errors import IMPORTED, CheckpointError, DataError
 from supple.inference.bundle import MANIFEST, is_bundle, open_bundle
 from supple.inference.engines import join
@@ -282,8 +283,7 @@ class Answerer:
     """Of an actor: a Predictor that is opened once."""
 
     def __init__(self, setup: Setup) -> None:
-        for module in setup.imports:
-            import_module(module)
+        import_modules(setup.imports)
         self.made, self.limits = setup.open(), setup.limits
 
     def __call__(self, table: Any) -> Any:
