@@ -32,7 +32,7 @@ from supple.inference.inputs import parts_of as shapes_of
 from supple.inference.predictor import Predictor
 from supple.inference.request import Piped, gather
 from supple.inference.result import Prediction
-from supple.inference.select import predictor
+from supple.inference.select import Path_, predictor
 from supple.machine import cores
 from supple.networks import located
 from supple.progress import counting
@@ -80,9 +80,9 @@ class Setup:
 
 
 def predict_batch(
-    source: str | Path,
+    source: Path_,
     names: Iterable[str],
-    out: str | Path,
+    out: Path_,
     *,
     address: str | None = None,
     workers: int | None = None,
@@ -104,16 +104,20 @@ def predict_batch(
             raise DataError("a deadline is for one answer, not for a batch.", "Limit its cost: --budget-macs 0.5x.")
         blank = zeros(made.shape, 1) if made.task.exportable else made.preprocess.blank_file()
         made.predict(blank, **limits)  # refuses here what every actor would refuse
-        setup = Setup(str(source), made.engine.name, made.engine.precision, threads, device, limits, tuple(IMPORTED))
+        name = str(Path(source).absolute() if Path(source).exists() else source)
+        setup = Setup(name, made.engine.name, made.engine.precision, threads, device, limits, tuple(IMPORTED))
         endings, kind = tuple(made.preprocess.endings), made.preprocess.kind
         policy = made.policy.to_json() if limits.get("confident") and made.policy is not None else None
+    names, folder = [*names], Path(out)
+    inside = [Path(name) for name in names if folder.resolve().is_relative_to(Path(name).resolve())]
+    if any(path.is_dir() for path in inside):
+        raise DataError(f"{folder} would lie in what is read, {inside[0]}.", "Choose another folder with --out.")
     found = gather(names, (*endings, *SHARDS), kind)
     paths = [path for path in found if not isinstance(path, Piped)]
     if len(paths) < len(found):
         raise DataError("stdin is one file.", "Give folders, files, or their names, one per line.")
-    folder = Path(out)
-    if any(folder.absolute() in path.absolute().parents for path in paths):
-        raise DataError(f"{folder} is part of what is read.", "Choose another folder with --out.")
+    if address is not None:  # its processes work in other folders
+        paths = [path.absolute() for path in paths]
     parts = parts_of(paths)
     job = {
         "weights": _weights(source),
@@ -139,7 +143,7 @@ def predict_batch(
         raise CheckpointError(f"another batch is being written to {folder}.", "Wait for it.") from None
 
 
-def _weights(source: str | Path) -> str:
+def _weights(source: Path_) -> str:
     """The sha256 of the weights that answer."""
     path = Path(located(source))
     if is_bundle(path):
