@@ -22,7 +22,7 @@ from pyarrow import parquet
 from supple import files
 from supple.checkpoint import check_out
 from supple.cluster.ray_local import RayError, connect
-from supple.cluster.sources import PLACE, SHARDS, TOGETHER, Part, Sample, parts_of, read, tables
+from supple.cluster.sources import PART, PLACE, SHARDS, TOGETHER, Part, Sample, parts_of, read, tables
 from supple.cluster.sweep import import_modules
 from supple.errors import IMPORTED, CheckpointError, DataError
 from supple.inference.bundle import MANIFEST, is_bundle, open_bundle
@@ -89,13 +89,14 @@ def predict_batch(
     engine: str = "auto",
     threads: int = 1,
     device: str | None = None,
+    size: int = PART,
     progress: bool = False,
     on_part: Callable[[int], None] = lambda rows: None,
     **limits: Any,
 ) -> Written:
     """Answers for all files that the names stand for, and for those in Parquet files and tars among them, in a new
-    folder; or the rest of them, where the same batch was interrupted. workers: actors; None: one per CPU. on_part is
-    told of every file that is written, with its rows.
+    folder; or the rest of them, where the same batch was interrupted. workers: actors; None: one per CPU. size: samples
+    that are written together. on_part is told of every file that is written, with its rows.
     """
     made = predictor(source, engine, threads, warm=False, progress=progress, device=device)
     with made:
@@ -118,7 +119,7 @@ def predict_batch(
         raise DataError("stdin is one file.", "Give folders, files, or their names, one per line.")
     if address is not None:  # its processes work in other folders
         paths = [path.absolute() for path in paths]
-    parts = parts_of(paths)
+    parts = parts_of(paths, size)
     job = {
         "weights": _weights(source),
         "engine": f"{setup.engine} {setup.precision}",
