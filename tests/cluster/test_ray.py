@@ -1,12 +1,13 @@
 """Commands that start Ray, as processes of their own: what they write, and that nothing is left of them."""
 
 import json
-import os
+import shutil
 import signal
 import subprocess
 import sys
 import tarfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,38 +20,38 @@ import supple
 from supple.cluster.ray_local import must_answer
 
 pytestmark = pytest.mark.system
-RAY = ("raylet", "gcs_server", "ray::", "default_worker.py", "ray/dashboard", "log_monitor.py")
 
 
-def ray_processes() -> set[int]:
-    """Of this user, by what they were started with."""
-    found = set()
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+def left(folder: Path) -> list[str]:
+    """The processes that work in a folder: all that a command started there."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
         try:
-            words = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            if path.stat().st_uid == os.getuid() and any(name in words for name in RAY):
-                found.add(int(path.parent.name))
+            if (path / "cwd").readlink() == folder:
+                found.append((path / "cmdline").read_text().replace("\0", " "))
         except OSError:
-            continue  # it has ended
+            continue  # another user's, or it has ended
     return found
 
 
-@pytest.fixture(autouse=True)
-def nothing_is_left():
-    before = ray_processes()
-    yield
+@pytest.fixture
+def here(tmp_path) -> Iterator[Path]:
+    """Where commands are run; afterwards none of their processes is left."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    yield folder
     end = time.monotonic() + 10
-    while (left := ray_processes() - before) and time.monotonic() < end:
+    while left(folder) and time.monotonic() < end:
         time.sleep(0.1)
-    assert not left
+    assert not left(folder)
 
 
 def words(*given: object) -> list[str]:
     return [sys.executable, "-m", "supple", *map(str, given)]
 
 
-def run(*given: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(words(*given), capture_output=True, text=True, timeout=120)
+def run(here: Path, *given: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words(*given), cwd=here, capture_output=True, text=True, timeout=120)
 
 
 @pytest.fixture(scope="module")
@@ -69,9 +70,9 @@ def source(tmp_path_factory) -> Path:
     return folder
 
 
-def test_a_batch_answers_every_row_as_single_predictions_do(exits_run, source, tmp_path):
+def test_a_batch_answers_every_row_as_single_predictions_do(exits_run, source, here, tmp_path):
     out = tmp_path / "out"
-    done = run("predict", exits_run, source, "--ray", "--workers", 2, "--out", out, "--engine", "torch", "--json")
+    done = run(here, "predict", exits_run, source, "--ray", "--workers", 2, "--out", out, "--engine", "torch", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {"folder": str(out), "parts": 3, "rows": 90, "errors": 3, "found": 0}
     rows = parquet.read_table(out).to_pylist()
@@ -88,13 +89,13 @@ def test_a_batch_answers_every_row_as_single_predictions_do(exits_run, source, t
         assert sorted((row["label"] or "") for row in kind) == sorted((row["label"] or "") for row in rows[:30])
 
 
-def test_a_batch_that_was_interrupted_goes_on_where_it_stopped(exits_run, source, tmp_path):
+def test_a_batch_that_was_interrupted_goes_on_where_it_stopped(exits_run, source, here, tmp_path):
     out, files = tmp_path / "out", tmp_path / "many"
     files.mkdir()
     for number in range(12_000):
         (files / f"{number:05d}.png").symlink_to(source / "files" / "03.png")
     command = words("predict", exits_run, files, "--ray", "--workers", 1, "--out", out, "--engine", "torch")
-    started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    started = subprocess.Popen(command, cwd=here, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         while not any(out.glob("part-*")):
             assert started.poll() is None, started.communicate()[1]
@@ -106,23 +107,21 @@ def test_a_batch_that_was_interrupted_goes_on_where_it_stopped(exits_run, source
     assert (started.returncode, said) == (130, "stopped.\n")
     first = {path: path.stat().st_mtime_ns for path in out.glob("part-*")}
     assert 0 < len(first) < 12
-    again = run(*command[3:])
+    again = run(here, *command[3:])
     assert again.returncode == 0, again.stderr
     assert f"{len(first)} file" in again.stderr
     assert {path: path.stat().st_mtime_ns for path in first} == first
     assert parquet.read_table(out).num_rows == 12_000
-    other = run(*command[3:], "--point", "exit=1")
+    other = run(here, *command[3:], "--point", "exit=1")
     assert other.returncode == 2
     assert "another batch: other limits" in other.stderr
 
 
-def test_a_search_over_ray_finds_what_one_without_it_does(exits_run, tmp_path):
-    import shutil
-
+def test_a_search_over_ray_finds_what_one_without_it_does(exits_run, here, tmp_path):
     found = []
     for name, more in (("alone", ()), ("ray", ("--ray",))):
         folder = shutil.copytree(exits_run, tmp_path / name)
-        done = run("search", folder, "--budget-macs", "0.9x", "--json", *more)
+        done = run(here, "search", folder, "--budget-macs", "0.9x", "--json", *more)
         assert done.returncode == 0, done.stderr
         found.append(json.loads(done.stdout))
     alone, over_ray = found

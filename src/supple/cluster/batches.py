@@ -38,7 +38,7 @@ from supple.networks import located
 from supple.progress import counting
 from supple.text import one_line
 
-JOB = "job.json"
+JOB = "_job.json"  # what reads a folder as Parquet passes over such names
 ACTOR, READER = 0.75, 0.25  # CPUs: actors of a whole one each would leave none for those that read
 BLOCK = 16 << 20  # bytes that an actor gets at once, about
 SCORES = pa.list_(pa.struct({"label": pa.string(), "score": pa.float32()}))
