@@ -20,10 +20,8 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 
 from supple import files
-from supple.checkpoint import check_out
-from supple.cluster.ray_local import RayError, connect
-from supple.cluster.sources import PART, PLACE, SHARDS, TOGETHER, Part, Sample, parts_of, read, tables
-from supple.cluster.sweep import import_modules
+from supple.cluster.ray_local import RayError, connect, import_modules
+from supple.cluster.sources import PART, PLACE, SHARDS, TOGETHER, Part, Sample, parts_of, read_parts
 from supple.errors import IMPORTED, CheckpointError, DataError
 from supple.inference.bundle import MANIFEST, is_bundle, open_bundle
 from supple.inference.engines import join
@@ -171,6 +169,8 @@ def begin(folder: Path, job: dict[str, Any]) -> None:
     """Makes the folder; refuses one that holds anything but a part of the same job."""
     known = folder / JOB
     if not known.is_file():
+        from supple.checkpoint import check_out  # needs torch, which actors may do without
+
         check_out(folder)
         files.write(known, json.dumps(job, indent=1))
         return
@@ -299,13 +299,6 @@ class Answerer:
         return pa.Table.from_pylist(
             [where | as_row(sample.path, one) for where, sample, one in zip(placed, samples, found)], PLACED
         )
-
-
-def read_parts(batch: dict[str, Any], endings: tuple[str, ...]) -> Iterator[Any]:
-    """Of a task: the rows of some parts."""
-    for text in batch["part"]:
-        part = Part.from_json(str(text))
-        yield from tables(part, read(part, endings))
 
 
 def _over_ray(

@@ -3,9 +3,11 @@
 import os
 import secrets
 import socket
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +70,14 @@ def must_answer(address: str) -> None:
     except (OSError, ValueError) as error:
         cure = "Give HOST:PORT of a cluster that runs: ray start --head prints it."
         raise RayError(f"no Ray cluster answers at {address}: {one_line(error)}.", cure) from None
+
+
+def import_modules(names: Sequence[str]) -> None:
+    """As --import does, in a process of Ray's."""
+    if names:
+        sys.path.insert(0, os.getcwd())
+    for name in names:
+        import_module(name)
 
 
 @contextmanager

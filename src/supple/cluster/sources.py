@@ -152,6 +152,13 @@ def _rows(part: Part) -> Iterator[Sample]:
                 row += 1
 
 
+def read_parts(batch: dict[str, Any], endings: tuple[str, ...]) -> Iterator[Any]:
+    """Of a task: the rows of some parts."""
+    for text in batch["part"]:
+        part = Part.from_json(str(text))
+        yield from tables(part, read(part, endings))
+
+
 def tables(part: Part, samples: Iterable[Sample]) -> Iterator[Any]:
     """Samples as tables of a few rows, each with its place in the part; the last of all says that it is."""
     rows: list[dict[str, Any]] = []

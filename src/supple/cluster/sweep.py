@@ -1,11 +1,9 @@
 """Points of a model scored by Ray tasks, some on every CPU."""
 
-import os
-import sys
 from collections.abc import Iterator, Sequence
-from importlib import import_module
 from typing import Any
 
+from supple.cluster.ray_local import import_modules
 from supple.device import placed
 from supple.errors import IMPORTED
 from supple.model import FlexibleModel
@@ -35,11 +33,3 @@ def score(held: bytes, points: Sequence[str], device: str, imports: Sequence[str
     model, data = cloudpickle.loads(held)
     with placed(model, device):
         return evaluate(model, data, [Point.parse(text) for text in points])
-
-
-def import_modules(names: Sequence[str]) -> None:
-    """As --import does, in a process of Ray's."""
-    if names:
-        sys.path.insert(0, os.getcwd())
-    for name in names:
-        import_module(name)
