@@ -7,6 +7,7 @@ no disk that the machines share, save for what it reads.
 
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
@@ -308,6 +309,7 @@ def _over_ray(
     with connect(address, workers or cores()) as ray:
         count = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
         data = import_module("ray.data")
+        logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # what fails is raised
         context = data.DataContext.get_current()
         context.enable_progress_bars = context.print_on_execution_start = False
         context.target_max_block_size = BLOCK
@@ -318,7 +320,7 @@ def _over_ray(
             fn_constructor_args=(setup,),
             batch_size=TOGETHER,
             batch_format="pyarrow",
-            compute=data.ActorPoolStrategy(size=count),
+            compute=data.ActorPoolStrategy(size=min(count, len(parts))),
             num_cpus=ACTOR,
             num_gpus=1 if (setup.device or "").startswith("cuda") else 0,
         )

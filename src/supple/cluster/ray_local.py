@@ -53,10 +53,12 @@ def connect(address: str | None = None, cpus: int | None = None) -> Iterator[Any
         token = Path(place) / "token"
         token.touch(0o600)
         token.write_text(secrets.token_hex(32))
-        with _environment(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(token), RAY_USAGE_STATS_ENABLED="0"):
+        guard = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
+        with _environment(**guard, RAY_USAGE_STATS_ENABLED="0", RAY_BACKEND_LOG_LEVEL="fatal"):
             try:
                 alone = {"include_dashboard": False, "_node_ip_address": "127.0.0.1", "_temp_dir": place}
-                ray.init("local", num_cpus=cpus, **alone, **quiet)
+                with _silent():
+                    ray.init("local", num_cpus=cpus, **alone, **quiet)
                 yield ray
             finally:
                 ray.shutdown()
@@ -78,6 +80,20 @@ def import_modules(names: Sequence[str]) -> None:
         sys.path.insert(0, os.getcwd())
     for name in names:
         import_module(name)
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Nothing on stderr, where Ray's C++ tells how much it will tell. What fails is raised."""
+    sys.stderr.flush()
+    before, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+        os.close(nowhere)
 
 
 @contextmanager
