@@ -100,12 +100,13 @@ def test_a_batch_that_was_interrupted_goes_on_where_it_stopped(exits_run, source
     for number in range(12_000):
         (files / f"{number:05d}.png").symlink_to(source / "files" / "03.png")
     command = words("predict", exits_run, files, "--ray", "--workers", 1, "--out", out, "--engine", "torch")
-    started = subprocess.Popen(command, cwd=here, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    how = {"cwd": here, "env": ENV, "text": True, "start_new_session": True}
+    started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how)
     try:
         while not any(out.glob("part-*")):
             assert started.poll() is None, started.communicate()[1]
             time.sleep(0.01)
-        started.send_signal(signal.SIGINT)
+        os.killpg(started.pid, signal.SIGINT)  # as a terminal does, Ray's processes among them
         said = started.communicate(timeout=60)[1]
     finally:
         started.kill()
