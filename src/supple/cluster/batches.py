@@ -262,8 +262,8 @@ def answers(made: Predictor, samples: Sequence[Sample], limits: dict[str, Any]) 
         missing = [place for place in places if place not in found]
         if missing:
             try:
-                given = tuple(map(np.ascontiguousarray, join([inputs[place] for place in missing])))
-                together = made.predict(given, **limits)
+                batch = tuple(map(np.ascontiguousarray, join([inputs[place] for place in missing])))
+                together = made.predict(batch, **limits)
                 assert isinstance(together, list)
                 found.update(zip(missing, together))
             except DataError as problem:

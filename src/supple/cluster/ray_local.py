@@ -56,7 +56,11 @@ def connect(address: str | None = None, cpus: int | None = None) -> Iterator[Any
         guard = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
         with _environment(**guard, RAY_USAGE_STATS_ENABLED="0", RAY_BACKEND_LOG_LEVEL="fatal"):
             try:
-                alone = {"include_dashboard": False, "_node_ip_address": "127.0.0.1", "_temp_dir": place}
+                alone: dict[str, Any] = {
+                    "include_dashboard": False,
+                    "_node_ip_address": "127.0.0.1",
+                    "_temp_dir": place,
+                }
                 with _silent():
                     ray.init("local", num_cpus=cpus, **alone, **quiet)
                 yield ray
@@ -99,13 +103,13 @@ def _silent() -> Iterator[None]:
 @contextmanager
 def _environment(**values: str) -> Iterator[None]:
     """These variables for a while, read by Ray and inherited by what it starts."""
-    from ray._raylet import AuthenticationTokenLoader, Config
+    from ray import _raylet
 
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
-        Config.initialize("")  # reads them again, if Ray was imported before
-        AuthenticationTokenLoader.instance().reset_cache()
+        _raylet.Config.initialize("")  # type: ignore[attr-defined]  # reads them again, if Ray was imported before
+        _raylet.AuthenticationTokenLoader.instance().reset_cache()  # type: ignore[attr-defined]
         yield
     finally:
         for name, value in before.items():

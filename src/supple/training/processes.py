@@ -22,7 +22,8 @@ def over_all(fabric: Fabric, values: Tensor) -> Tensor:
     """The mean over all processes, which have equal shares of every batch."""
     if fabric.world_size == 1:
         return values.detach()
-    found: Tensor = fabric.all_reduce(values.detach().clone(), reduce_op="mean")
+    found = fabric.all_reduce(values.detach().clone(), reduce_op="mean")
+    assert isinstance(found, Tensor)
     return found
 
 
