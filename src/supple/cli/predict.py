@@ -26,23 +26,25 @@ def predict(
     confident: Annotated[bool, typer.Option("--confident", help="Stop when sure, as calibrated.")] = False,
     min_confidence: Annotated[
         float | None,
-        typer.Option(help="Stop at the first exit this confident; objects: list from this.", min=0, max=1),
+        typer.Option(help="Stop (objects: list) from this.", min=0, max=1),
     ] = None,
-    engine: Annotated[str, typer.Option(help="auto (the fastest), torch, onnxruntime or openvino.")] = "auto",
+    engine: Annotated[
+        str, typer.Option(help="auto (default), torch, onnxruntime, openvino", show_default=False)
+    ] = "auto",
     threads: Annotated[int | None, typer.Option(help="Default: all cores.", min=1, max=256)] = None,
     device: Device = None,
     draw: Annotated[Path | None, typer.Option(help="Draw counts or boxes into this folder.")] = None,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
-    out: Annotated[
-        Path | None, typer.Option(help="With --ray: a new folder, for Parquet; or one to go on with.")
-    ] = None,
-    ray: Annotated[bool, typer.Option("--ray", help="In batches over Ray; also of .parquet and .tar files.")] = False,
+    out: Annotated[Path | None, typer.Option(help="With --ray: a folder for Parquet.")] = None,
+    ray: Annotated[bool, typer.Option("--ray", help="Over Ray; of .parquet and .tar too.")] = False,
     ray_address: RayAddress = None,
-    workers: Annotated[int | None, typer.Option(help="With --ray: default one per core.", min=1, max=4096)] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="With --ray: default one per core.", min=1, max=4096, hidden=True)
+    ] = None,
     json: Json = False,
 ) -> None:
     """Without a limit, the full model answers; RUN/export does where it is faster. Files that cannot be read are named
-    (exit status 2; with --ray, in their rows).
+    (exit status 2).
     """
     from supple.inference.inputs import must_read_files
     from supple.inference.select import predictor

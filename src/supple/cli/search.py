@@ -25,7 +25,7 @@ def search(
 ) -> None:
     """About a dozen of them become the points of the run; those of methods other than elastic are only measured.
 
-    What was scored and timed is kept in search.json: an interrupted search goes on, and the next one knows it.
+    What was measured is kept in search.json: an interrupted search goes on.
     """
     from supple import api
 
