@@ -9,6 +9,7 @@ run's own.
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -352,6 +353,8 @@ def search(
     seed: int = 0,
     threads: int | None = None,
     device: str | None = None,
+    ray: bool = False,
+    ray_address: str | None = None,
     changes: Iterable[str] = (),
     progress: bool = False,
 ) -> SearchResult:
@@ -362,7 +365,12 @@ def search(
     rest is guessed from these, and a promising dozen measured. A budget limits the 95th percentile of the time of one
     sample on the engine. What was measured of a run is kept in its search.json, for the next search. The run's own
     test data, if `data` does not say otherwise, give the new points the scores in its ladder.
+
+    ray: points are scored by Ray tasks, on every CPU of this machine or of the cluster at `ray_address` (HOST:PORT).
+    They are timed here, one at a time, as always.
     """
+    if ray_address is not None and not ray:
+        raise RecipeError("--ray-address is for --ray.", "Add --ray, or leave it out.")
     if budget_ms is not None and budget_macs is not None:
         raise RecipeError("both --budget-ms and --budget-macs are given.", "Give one of them.")
     targets = [*_targets("budget_ms", budget_ms), *_targets("budget_macs", budget_macs)]
@@ -377,15 +385,23 @@ def search(
     held = at_most(opened.data(data, "val") if splits is None else splits.val, pictures)
     samples, given = number_of_samples(held), "data in hand" if splits is None else splits.fingerprint
     kept = None if opened.folder is None or splits is None else opened.folder / SEARCH
-    found = Measurements(
-        tools_of(model, held, engine=engine, threads=count, device=where),
-        Memory(opened.weights, kept),
-        samples=samples,
-        scored_on=f"{samples} samples of {given}",
-        timed_on=f"{engine}, {some(count, 'thread')}, {machine(where)}",
-        quiet=not progress,
-    )
-    result = search_points(model, found, targets, timed=budget_macs is None, scored=scored, seed=seed)
+    tools = tools_of(model, held, engine=engine, threads=count, device=where)
+    with ExitStack() as stack:
+        if ray:
+            from supple.cluster.ray_local import connect
+            from supple.cluster.sweep import spread
+
+            joined = stack.enter_context(connect(ray_address, cores()))
+            tools = replace(tools, spread=spread(joined, model, held, where))
+        found = Measurements(
+            tools,
+            Memory(opened.weights, kept),
+            samples=samples,
+            scored_on=f"{samples} samples of {given}",
+            timed_on=f"{engine}, {some(count, 'thread')}, {machine(where)}",
+            quiet=not progress,
+        )
+        result = search_points(model, found, targets, timed=budget_macs is None, scored=scored, seed=seed)
     result.ladder.data = some(samples, "validation sample")
     test = splits.test if splits is not None and opened.are_own(splits) else None
     return _published(opened, result, test, where, progress)
@@ -539,11 +555,28 @@ def predict(
     engine: str = "auto",
     threads: int | None = None,
     device: str | None = None,
+    ray: bool = False,
+    ray_address: str | None = None,
+    out: Path_ | None = None,
+    workers: int | None = None,
     **limits: Any,
 ) -> Any:
     """Answers for files, pictures or arrays: one for one, a list for a list. limits: those of `Predictor.predict`, such
     as deadline_ms=8. To ask more than once, open a `supple.predictor` and keep it.
+
+    ray: in batches over Ray (docs/batches.md), by `workers` actors on this machine or on the cluster at `ray_address`.
+    The files are then names of files, folders, Parquet files and tars; the answers are written into the folder `out`,
+    and what comes back says what is in it.
     """
+    if ray or out is not None:
+        if not ray or out is None or not isinstance(source, str | os.PathLike):
+            cause = "batches need ray=True, the folder out=..., and a run or an exported folder."
+            raise RecipeError(cause, "A model in hand is saved first: model.save(folder).")
+        from supple.cluster.batches import predict_batch
+
+        names = [files] if isinstance(files, str | os.PathLike) else files
+        how: dict[str, Any] = {"engine": engine, "threads": threads or 1, "device": device, **limits}
+        return predict_batch(source, map(str, names), out, address=ray_address, workers=workers, **how)
     with predictor(source, engine, threads or cores(), warm="deadline_ms" in limits, device=device) as made:
         if isinstance(files, list):
             return [made.predict(one, **limits) for one in files]

@@ -17,6 +17,7 @@ Changes = Annotated[list[str] | None, typer.Argument(help="Changes to the recipe
 Run = Annotated[Path, typer.Argument(help="A run folder.")]
 Target = Annotated[str, typer.Argument(help="A recipe or a run folder.")]
 Device = Annotated[str | None, typer.Option(help="cpu (default), cuda, cuda:1, mps or auto.")]
+RayAddress = Annotated[str | None, typer.Option(help="HOST:PORT of a cluster.", hidden=True)]
 Points = Annotated[list[str] | None, typer.Option("--point", help="Only this point; may be given several times.")]
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from supple.cli.common import Device, Json, print_json
+from supple.cli.common import Device, Json, RayAddress, print_json
 from supple.errors import CheckpointError, DataError, RecipeError, SaveError
 from supple.inference.request import Piped, Refusal, gather
 
@@ -26,13 +26,21 @@ def predict(
     confident: Annotated[bool, typer.Option("--confident", help="Stop when sure, as calibrated.")] = False,
     min_confidence: Annotated[
         float | None,
-        typer.Option(help="Stop at the first exit this confident; objects: list from this.", min=0, max=1),
+        typer.Option(help="Stop (objects: list) from this.", min=0, max=1),
     ] = None,
-    engine: Annotated[str, typer.Option(help="auto (the fastest), torch, onnxruntime or openvino.")] = "auto",
+    engine: Annotated[
+        str, typer.Option(help="auto (default), torch, onnxruntime, openvino", show_default=False)
+    ] = "auto",
     threads: Annotated[int | None, typer.Option(help="Default: all cores.", min=1, max=256)] = None,
     device: Device = None,
     draw: Annotated[Path | None, typer.Option(help="Draw counts or boxes into this folder.")] = None,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    out: Annotated[Path | None, typer.Option(help="With --ray: a folder for Parquet.")] = None,
+    ray: Annotated[bool, typer.Option("--ray", help="Over Ray; of .parquet and .tar too.")] = False,
+    ray_address: RayAddress = None,
+    workers: Annotated[
+        int | None, typer.Option(help="With --ray: default one per core.", min=1, max=4096, hidden=True)
+    ] = None,
     json: Json = False,
 ) -> None:
     """Without a limit, the full model answers; RUN/export does where it is faster. Files that cannot be read are named
@@ -49,8 +57,15 @@ def predict(
     if deadline_ms == 0:
         cure = f"Give milliseconds above 0; for the cheapest answer, a point: supple profile {run} lists them."
         raise RecipeError("--deadline-ms is 0: nothing answers in no time.", cure)
-    engine, warm = engine if draw is None else "torch", deadline_ms is not None or confident
-    made = predictor(run, engine, threads or cores(), warm=warm, progress=True, device=device)
+    if not ray and (out, ray_address, workers) != (None, None, None):
+        raise RecipeError("--out, --ray-address and --workers are for --ray.", "Add --ray, or leave them out.")
+    if ray and (draw is not None or csv):
+        raise RecipeError("--draw and --csv are not for --ray.", "Leave them out: --out gets Parquet.")
+    if ray and out is None:
+        raise RecipeError("--ray writes a folder, which is not named.", "Name it: --out answers.")
+    engine, warm = engine if draw is None else "torch", (deadline_ms is not None or confident) and not ray
+    threads = threads or (1 if ray else cores())
+    made = predictor(run, engine, threads, warm=warm, progress=True, device=device)
     least = min_confidence if made.task.min_score is None else None  # else it limits what is listed
     limits = (point, deadline_ms, budget_macs, confident or None, least)
     if sum(limit is not None for limit in limits) > 1:
@@ -61,11 +76,16 @@ def predict(
         raise RecipeError(f"{named} is not for the task {made.task.name}: no exit says how sure it is.", "Use --point.")
     if confident:
         _must_be_calibrated(run, made)
-        used = made.policy_for(1)
+        used = None if ray else made.policy_for(1)
         if used is not None and len(used.points) == 1:
             say(f"stopping early saves no time on this engine, singly: {used.points[0]} answers as one graph")
     how: dict[str, Any] = {"point": point, "deadline_ms": deadline_ms, "confident": confident}
     how |= {"budget_macs": None if budget_macs is None else _macs(budget_macs), "min_confidence": min_confidence}
+    if out is not None:
+        made.close()
+        where: dict[str, Any] = {"address": ray_address, "workers": workers, "engine": engine, "threads": threads}
+        _batch(run, files, out, json, **where, device=device, **how)
+        return
     must_read_files(made.preprocess)
     found = gather(files, made.preprocess.endings, made.preprocess.kind)
     drawing = None if draw is None else _drawing(made, draw, min_confidence)
@@ -85,6 +105,21 @@ def predict(
         _print(answers, csv)
     if failures:
         raise typer.Exit(2)
+
+
+def _batch(run: Path, names: list[str], out: Path, as_json: bool, **how: Any) -> None:
+    from supple.cluster.batches import predict_batch
+    from supple.text import say, some
+
+    done = predict_batch(run, names, out, progress=not as_json, **how)
+    if done.found and done.found < done.parts:
+        say(f"{some(done.found, 'file')} of {done.parts} had been written before")
+    if as_json:
+        print_json(done.to_json())
+    else:
+        print(
+            f"{some(done.rows, 'row')} in {some(done.parts, 'file')} of {out}, {some(done.errors, 'error')} among them"
+        )
 
 
 def _results(

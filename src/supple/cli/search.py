@@ -2,7 +2,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from supple.cli.common import Changes, Device, Json, Run, print_json
+from supple.cli.common import Changes, Device, Json, RayAddress, Run, print_json
 
 if TYPE_CHECKING:
     from supple.searching.search import SearchResult
@@ -19,16 +19,19 @@ def search(
     threads: Annotated[int | None, typer.Option(help="Default: all cores.", min=1, max=256)] = None,
     seed: Annotated[int, typer.Option(help="Another one looks elsewhere.", min=0)] = 0,
     device: Device = None,
+    ray: Annotated[bool, typer.Option("--ray", help="Score points over Ray, on every CPU.")] = False,
+    ray_address: RayAddress = None,
     json: Json = False,
 ) -> None:
     """About a dozen of them become the points of the run; those of methods other than elastic are only measured.
 
-    What was scored and timed is kept in search.json: an interrupted search goes on, and the next one knows it.
+    What was measured is kept in search.json: an interrupted search goes on.
     """
     from supple import api
 
     how: dict[str, Any] = {"engine": engine, "scored": scored, "pictures": pictures, "threads": threads, "seed": seed}
     how |= {"budget_ms": budget_ms, "budget_macs": budget_macs, "device": device, "changes": changes or ()}
+    how |= {"ray": ray, "ray_address": ray_address}
     result = api.search(run, **how, progress=not json)
     print_json(result.to_json()) if json else print(_told(result, run))
 

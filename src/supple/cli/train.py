@@ -44,7 +44,7 @@ def train(
         folder = must_be_run(target)
         _settle(folder, settle, changes)
     else:
-        from supple.training.loop import is_main
+        from supple.training.processes import is_main
 
         asked = {"minutes": minutes, "network": network, "weights": weights, "method": method}
         asked = {name: value for name, value in asked.items() if value is not None}

@@ -58,6 +58,9 @@ class Indexed:
     def __init__(self, data: "Dataset | Collated") -> None:
         self.data = data
 
+    def __len__(self) -> int:
+        return len(self.data)
+
     def steps(self, size: int) -> int:
         return max(1, len(self.data) // size)  # what is left over waits for the next epoch
 
@@ -69,16 +72,21 @@ class Indexed:
     ) -> Iterator[Batch]:
         order = torch.randperm(len(self.data), generator=generator(seed, epoch))
         rank, world = share
+        workers, slow = getattr(self.data, "workers", 0), getattr(self.data, "slow", False)
+        cheap = not workers and not slow and not isinstance(self.data, Collated)
 
         def read(step: int) -> Batch:
-            indices = order[step * size : (step + 1) * size][rank::world]
-            return self.data.batch(indices, generator(seed, epoch, step))
+            indices = order[step * size : (step + 1) * size]
+            if rank == 0 and world == 1:
+                return self.data.batch(indices, generator(seed, epoch, step))
+            if cheap:  # every process makes the whole batch: its share has changed as it does in a single process
+                x, y = self.data.batch(indices, generator(seed, epoch, step))
+                if isinstance(x, Tensor) and isinstance(y, Tensor):
+                    return x[rank::world].contiguous(), y[rank::world].contiguous()
+            return self.data.batch(indices[rank::world], generator(seed, epoch, step, rank))
 
         steps = range(first, self.steps(size))
-        workers = getattr(self.data, "workers", 0)
-        if workers:
-            return in_processes(read, steps, workers)
-        return one_ahead(read, steps, getattr(self.data, "slow", False))
+        return in_processes(read, steps, workers) if workers else one_ahead(read, steps, slow)
 
     def in_order(self, size: int) -> Iterator[tuple[Any, Any, int]]:
         size = min(size, getattr(self.data, "at_once", None) or size)  # large pictures come a few at a time

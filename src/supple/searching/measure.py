@@ -31,6 +31,9 @@ TOGETHER = 6  # points that are scored in one pass over the samples, or timed in
 ROUNDS, SECONDS = 100, 20.0  # of those that are timed together
 
 
+Spread = Callable[[Sequence[Sequence[Point]]], Iterable[Iterable[Score]]]
+
+
 @dataclass(frozen=True)
 class Tools:
     """How points are measured."""
@@ -38,6 +41,7 @@ class Tools:
     macs: Callable[[Point], int]
     score: Callable[[Sequence[Point], OnProgress], Iterable[Score]]
     time: Callable[[Sequence[Point]], Iterable[Row]]
+    spread: Spread | None = None  # scores several lots of points at once, elsewhere; the scores are in their order
 
 
 class Measurements:
@@ -94,10 +98,18 @@ class Measurements:
         known = self._memory.rows("scores", self._scored_on)
         missing = [point for point in dict.fromkeys(points) if str(point) not in known]
         with counting(self._samples * len(missing), "scoring", quiet=self._quiet) as advance:
-            for some in _in_parts(missing):
-                found = self._tools.score(some, lambda done, some=some: advance(done * len(some)))  # type: ignore[misc]
-                rows = [self._row(score) for score in found]
+            for scores in self._scores([*_in_parts(missing)], advance):
+                rows = [self._row(score) for score in scores]
                 self._memory.remember("scores", self._scored_on, rows)
+
+    def _scores(self, lots: Sequence[Sequence[Point]], advance: OnProgress) -> Iterator[Iterable[Score]]:
+        if self._tools.spread is None:
+            for lot in lots:
+                yield self._tools.score(lot, lambda done, lot=lot: advance(done * len(lot)))  # type: ignore[misc]
+            return
+        for lot, scores in zip(lots, self._tools.spread(lots)):
+            yield scores
+            advance(self._samples * len(lot))
 
     def time(self, points: Sequence[Point]) -> None:
         """Each group beside the full model: a machine that is slower than at first, or faster, shows there too."""

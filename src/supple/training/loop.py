@@ -5,7 +5,6 @@ Lightning Fabric carries it to other devices, precisions and nodes.
 
 import copy
 import math
-import os
 import random
 import time
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,7 @@ from lightning_fabric import Fabric
 from supple import checkpoint, files
 from supple.backbones.protocols import starts_from_data
 from supple.cost import costly_points, profile
-from supple.data.loaders import Batches, as_batches
+from supple.data.loaders import Batches, Indexed, as_batches
 from supple.errors import RecipeError, TrainError
 from supple.losses import Objective, make_objective, usual_loss
 from supple.methods.freezing import unfreeze_new
@@ -39,6 +38,7 @@ from supple.training.finalize import finalize, settled_points
 from supple.training.init import initialise
 from supple.training.mixing import mixed
 from supple.training.optim import set_rates
+from supple.training.processes import is_main, together
 from supple.training.schedule import make_schedule, should_stop
 from supple.training.state import (
     BEST,
@@ -230,12 +230,8 @@ def carry_out(
         recipe = recipe.model_copy(update={"train": training.settings})
         files.write(folder / checkpoint.RECIPE, recipe.to_yaml())
     recipe = training.fabric.broadcast(recipe)
-    return recipe, training.fabric, fit(replace(training, settings=recipe.train))
-
-
-def is_main() -> bool:
-    """Whether this is the process that was started first: the only one, or the one that writes."""
-    return os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
+    with together(training.fabric, again):
+        return recipe, training.fabric, fit(replace(training, settings=recipe.train))
 
 
 def refuse_early(training: Training) -> None:
@@ -243,6 +239,9 @@ def refuse_early(training: Training) -> None:
     if training.fabric.world_size > 1 and not training.train.enters_anywhere:
         cause = "several processes cannot share a loader that makes its own batches."
         raise RecipeError(cause, "Give a data set instead, or set devices and nodes to 1.")
+    if training.fabric.world_size > 1 and isinstance(training.train, Indexed) and len(training.train) < training.size:
+        cause = f"{some(len(training.train), 'sample')} are fewer than a step of all processes takes: {training.size}."
+        raise RecipeError(cause, "Lower data.batch_size, which each process has, or train.devices and train.nodes.")
     copy.deepcopy(training.model).add_points(settled_points(training.settings))
     training.objective()
     make_schedule(training.settings, training.steps)
@@ -304,7 +303,8 @@ def fit_phase(training: Training, points: Sequence[Point]) -> TrainState:
             for batch in training.train.training(settings.seed, state.epoch, state.step, training.size, share):
                 x, y = to_step(fabric, settings, batch)
                 seed = seed_of(settings.seed, state.epoch, state.step)
-                torch.manual_seed(seed)  # dropout and the like
+                own = seed_of(settings.seed, state.epoch, state.step, share[0]) if share[0] else seed
+                torch.manual_seed(own)  # dropout and the like: other samples, other draws
                 progressed = state.epoch - state.start + state.step / steps
                 set_rates(optimizer, factor(progressed, state.history))
                 chosen, objective = sample(points, random.Random(seed), model.draw), training.objective(progressed)
@@ -313,7 +313,7 @@ def fit_phase(training: Training, points: Sequence[Point]) -> TrainState:
                 if not math.isfinite(value):
                     bad = [str(output.point) for output in outputs if not task.losses(output, y).isfinite().all()]
                     raise broken(bad, f"at epoch {state.epoch + 1}, step {state.step + 1}", folder)
-                state.tally(outputs, y, value, task, *counted)
+                state.tally(fabric, outputs, y, value, task, *counted)
                 if average is not None:
                     average.update(model, (state.epoch - state.start) * steps + state.step)
                 progress.step(state.epoch, value, len(outputs[0].logits) * fabric.world_size)
@@ -324,11 +324,13 @@ def fit_phase(training: Training, points: Sequence[Point]) -> TrainState:
                     save(fabric, folder, model, optimizer, state, average)
                     saved = began = time.monotonic()
                 if ended:
+                    fabric.barrier()  # Fabric kills what outlasts a process that it has started
                     raise Interrupted(training.resume, training.train.enters_anywhere)
             state.seconds += time.monotonic() - began
             end_epoch(training, group or points, state, progress, optimizer.param_groups[0]["lr"], average)
             save(fabric, folder, model, optimizer, state, average)
             saved = time.monotonic()
+    fabric.barrier()  # the best weights are written
     return state
 
 

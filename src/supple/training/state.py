@@ -23,6 +23,7 @@ from supple.point import Point
 from supple.recipe import Recipe, load_recipe
 from supple.tasks import Task
 from supple.text import say
+from supple.training.processes import over_all
 
 BEST = f"{STATE}/best.safetensors"
 KEPT_STATES = 2
@@ -63,15 +64,24 @@ class TrainState:
     joint: list[float] = field(default_factory=lambda: [0.0, 0.0])  # joint loss and steps of the epoch under way
 
     def tally(
-        self, outputs: Sequence[Output], y: Any, loss: float, task: Task, points: Sequence[Point], others: str
+        self,
+        fabric: Fabric,
+        outputs: Sequence[Output],
+        y: Any,
+        loss: float,
+        task: Task,
+        points: Sequence[Point],
+        others: str,
     ) -> None:
-        """Adds one step to the figures of the epoch under way; what is not one of these points counts as the others."""
+        """Adds one step, of all processes, to the figures of the epoch under way; what is not one of these points
+        counts as the others."""
         self.step += 1
         self.joint = [self.joint[0] + loss, self.joint[1] + 1]
         measures = [task.losses, *(each for name, each in task.each.items() if name == task.metric)]
         with torch.no_grad():
             figures = [figure(output, y).mean() for output in outputs for figure in measures]
-            found = torch.stack(figures).view(len(outputs), -1).tolist()  # one wait for the device, not one per point
+            table = over_all(fabric, torch.stack(figures)).view(len(outputs), -1)
+            found = table.tolist()  # one wait for the device, not one per point
         for output, values in zip(outputs, found):
             name, samples = str(output.point) if output.point in points else others, len(output.logits)
             old = self.sums.get(name, [0.0] * (1 + len(values)))

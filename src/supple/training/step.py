@@ -18,6 +18,7 @@ from supple.recipe import Train
 from supple.text import one_line
 from supple.training.groups import parameter_groups
 from supple.training.optim import build_optimizer
+from supple.training.processes import over_all
 
 # What Fabric calls each precision; one that a measurement is yet to choose is fp32 until then.
 PRECISIONS: dict[str, Any] = {"auto": "32-true", "fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
@@ -72,7 +73,8 @@ def training_step(
     """One step of what `set_up` gave, in Fabric's precision: the points' outputs, and the loss.
 
     The forward pass runs in the mixed precision, if there is one; loss and penalty are computed in fp32. A loss that is
-    not a finite number changes no weights; where the batch goes in parts, the outputs are then those of the bad part.
+    not a finite number, in any of several processes, changes no weights; where the batch goes in parts, the outputs are
+    then those of the bad part.
     """
     found, value = [], 0.0
     optimizer.zero_grad()
@@ -81,7 +83,7 @@ def training_step(
         with fabric.no_backward_sync(wrapped, enabled=place < len(parts)):
             outputs = wrapped(x, points)
             loss = share * (objective(outputs, y) + wrapped.module.penalty(outputs))
-            value += loss.item()
+            value += over_all(fabric, loss).item()
             found.append(outputs)
             if not math.isfinite(value):
                 return outputs, value

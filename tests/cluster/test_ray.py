@@ -1,0 +1,143 @@
+"""Commands that start Ray, as processes of their own: what they write, and that nothing is left of them."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from PIL import Image
+from pyarrow import parquet
+
+import supple
+from supple.cluster.ray_local import must_answer
+
+pytestmark = pytest.mark.system
+ENV = {
+    **os.environ,
+    "RAY_worker_niceness": "0",
+}  # other tests run beside these: Ray's own 15 would wait for all of them
+
+
+def left(folder: Path) -> list[str]:
+    """The processes that work in a folder: all that a command started there."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if (path / "cwd").readlink() == folder:
+                found.append((path / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue  # another user's, or it has ended
+    return found
+
+
+@pytest.fixture
+def here(tmp_path) -> Iterator[Path]:
+    """Where commands are run; afterwards none of their processes is left."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    yield folder
+    end = time.monotonic() + 10
+    while left(folder) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not left(folder)
+
+
+def words(*given: object) -> list[str]:
+    return [sys.executable, "-m", "supple", *map(str, given)]
+
+
+def run(here: Path, *given: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words(*given), cwd=here, env=ENV, capture_output=True, text=True, timeout=240)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> Path:
+    """Pictures as files, in a Parquet file and in a tar; one of each kind is broken."""
+    folder = tmp_path_factory.mktemp("source")
+    rng = np.random.default_rng(0)
+    (folder / "files").mkdir()
+    for number in range(30):
+        Image.fromarray(rng.integers(0, 256, (16, 16, 3), np.uint8)).save(folder / "files" / f"{number:02d}.png")
+    (folder / "files" / "07.png").write_bytes(b"broken")
+    contents = [path.read_bytes() for path in sorted((folder / "files").glob("*.png"))]
+    parquet.write_table(pa.table({"image": contents}), folder / "table.parquet", row_group_size=10)
+    with tarfile.open(folder / "shard.tar", "w") as tar:
+        tar.add(folder / "files", "in")
+    return folder
+
+
+def test_a_batch_answers_every_row_as_single_predictions_do(exits_run, source, here, tmp_path):
+    out = tmp_path / "out"
+    done = run(here, "predict", exits_run, source, "--ray", "--workers", 2, "--out", out, "--engine", "torch", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"folder": str(out), "parts": 3, "rows": 90, "errors": 3, "found": 0}
+    rows = parquet.read_table(out).to_pylist()
+    assert sum(row["error"] is not None for row in rows) == 3
+    with supple.predictor(exits_run, "torch", 1) as made:
+        for row, path in zip(rows[:30], sorted((source / "files").glob("*.png")), strict=True):
+            assert row["path"] == str(path)
+            if path.name != "07.png":
+                alone = made.predict(path)
+                assert (row["label"], row["point"], row["reason"]) == (alone.label, "full", "full")
+                scores = {entry["label"]: entry["score"] for entry in row["scores"]}
+                assert scores == pytest.approx(alone.scores, abs=1e-5)
+    for kind in (rows[30:60], rows[60:]):  # the tar and the table hold the same pictures
+        assert sorted((row["label"] or "") for row in kind) == sorted((row["label"] or "") for row in rows[:30])
+
+
+def test_a_batch_that_was_interrupted_goes_on_where_it_stopped(exits_run, source, here, tmp_path):
+    out, files = tmp_path / "out", tmp_path / "many"
+    files.mkdir()
+    for number in range(12_000):
+        (files / f"{number:05d}.png").symlink_to(source / "files" / "03.png")
+    command = words("predict", exits_run, files, "--ray", "--workers", 1, "--out", out, "--engine", "torch")
+    how = {"cwd": here, "env": ENV, "text": True, "start_new_session": True}
+    started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how)
+    try:
+        while not any(out.glob("part-*")):
+            assert started.poll() is None, started.communicate()[1]
+            time.sleep(0.01)
+        os.killpg(started.pid, signal.SIGINT)  # as a terminal does, Ray's processes among them
+        said = started.communicate(timeout=60)[1]
+    finally:
+        started.kill()
+    assert (started.returncode, said) == (130, "stopped.\n")
+    first = {path: path.stat().st_mtime_ns for path in out.glob("part-*")}
+    assert 0 < len(first) < 12
+    again = run(here, *command[3:])
+    assert again.returncode == 0, again.stderr
+    assert f"{len(first)} file" in again.stderr
+    assert {path: path.stat().st_mtime_ns for path in first} == first
+    assert parquet.read_table(out).num_rows == 12_000
+    other = run(here, *command[3:], "--point", "exit=1")
+    assert other.returncode == 2
+    assert "another batch: other limits" in other.stderr
+
+
+def test_a_search_over_ray_finds_what_one_without_it_does(exits_run, here, tmp_path):
+    found = []
+    for name, more in (("alone", ()), ("ray", ("--ray",))):
+        folder = shutil.copytree(exits_run, tmp_path / name)
+        done = run(here, "search", folder, "--budget-macs", "0.9x", "--json", *more)
+        assert done.returncode == 0, done.stderr
+        found.append(json.loads(done.stdout))
+    alone, over_ray = found
+    assert [point["point"] for point in over_ray["points"]] == [point["point"] for point in alone["points"]]
+    assert over_ray == alone
+
+
+def test_an_address_that_nothing_listens_at_is_refused_at_once():
+    began = time.monotonic()
+    for address in ("127.0.0.1:9", "nowhere", "127.0.0.1:x"):
+        with pytest.raises(supple.SuppleError, match="no Ray cluster answers"):
+            must_answer(address)
+    assert time.monotonic() - began < 10
