@@ -23,7 +23,7 @@ LAYERS = (
     ("searching",),  # points are timed as graphs
     ("opening", "showing"),
     ("experiments",),
-    ("server",),
+    ("server", "cluster"),
     ("api",),
     ("cli", "__main__", "__init__"),
 )
