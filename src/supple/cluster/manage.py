@@ -101,10 +101,12 @@ def stop() -> int | None:
     """Ends what was started: the processes of Ray on this machine (their number), or our nodes in another's cluster."""
     state = local.must_be_known()
     if not state.owned:
-        with local.connected(state):
-            for name in remote.names():
-                remote.remove(name)
-        local.stop(state)
+        try:
+            with local.connected(state):
+                for name in remote.names():
+                    remote.remove(name)
+        finally:  # it is forgotten also where it is gone
+            local.stop(state)
         return None
     return local.stop(state)
 

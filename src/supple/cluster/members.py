@@ -82,7 +82,7 @@ class Members:
         """A node has told of itself: it is new, or back."""
         with self._changed:
             known = self._members.get(facts.name)
-            must_fit([facts, *(m.facts for name, m in self._members.items() if name != facts.name)])
+            must_fit([*(m.facts for name, m in self._members.items() if name != facts.name), facts])
             if known is None or known.facts.pid != facts.pid:  # its times were those of another process
                 deaths = 0 if known is None else known.deaths
                 self._members[facts.name] = Member(facts, deaths=deaths)
