@@ -134,15 +134,16 @@ def chaos(
     json: Json = False,
 ) -> None:
     """Kills random nodes while test pictures are answered; Ray starts them again. A line for every five seconds."""
-    from supple.cluster import live, manage
+    from supple.cluster import manage
+    from supple.cluster.chaos import Tally, lines
     from supple.text import say
 
     every_s, for_s = _seconds(kill_every, "--kill-every"), _seconds(last, "--for")
     with manage.session(run) as session:
         _warn_unheld(session)
-        tally = live.Tally()
+        tally = Tally()
         how: dict[str, Any] = {"rate": rate, "kill_every_s": every_s, "deadline_ms": deadline_ms, "seed": seed}
-        for line in live.lines(session, tally, for_s, **how):
+        for line in lines(session, tally, for_s, **how):
             if not json:
                 print(line, flush=True)
     if json:

@@ -136,7 +136,9 @@ def must_be_none() -> None:
     if state.owned and not processes(state):
         stop(state)
         return
-    raise ClusterError(f"a cluster is there already, at {state.address}.", "End it first: supple cluster stop.")
+    raise ClusterError(
+        f"a cluster is there already, at {state.address or 'its start'}.", "End it first: supple cluster stop."
+    )
 
 
 def stop(state: State, wait_s: float = END_S) -> int:
@@ -185,7 +187,9 @@ def _signal(process: Any, number: int) -> None:
 def guarded(token: str | None) -> dict[str, str]:
     """The environment of a process that bears the token, and in which Ray keeps quiet."""
     quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-    return quiet if token is None else {**quiet, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": token}
+    if token is None:
+        return {**quiet, "RAY_AUTH_MODE": "disabled"}
+    return {**quiet, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": token}
 
 
 @contextmanager
@@ -196,6 +200,9 @@ def connected(state: State, timeout_s: float = CONNECT_S) -> Iterator[Any]:
         raise RecipeError(f"there is no file {state.token} with the token.", "Give it: --token-file FILE.")
     os.environ.update(guarded(state.token))
     ray = import_ray()
+    raylet = import_module("ray._raylet")  # what it knows may be of an earlier connection, or of none
+    raylet.Config.initialize("")
+    raylet.AuthenticationTokenLoader.instance().reset_cache()
     problem: list[BaseException] = []
 
     def connect() -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from supple.cluster.members import Members
 from supple.cluster.route import Block, Hop, route
 from supple.errors import ClusterError, SuppleError
+from supple.inference.latency import LatencyEstimator
 
 Array = np.ndarray[Any, Any]
 
@@ -82,7 +83,7 @@ class Walker:
     ) -> None:
         self.ends, self.members, self.transport, self.any_order = ends, members, transport, any_order
         self.hop_deadline_ms, self.patience_s, self._clock = hop_deadline_ms, patience_s, clock
-        self._head_ms = 0.0  # of the slowest head so far: deadlines leave room for it
+        self._times = LatencyEstimator()  # of the head, which deadlines leave room for
 
     def walk(self, x: Any, deadline_ms: float | None = None) -> Walked:
         """The answer for a batch; all of its samples go the same way."""
@@ -92,11 +93,12 @@ class Walker:
             return 1000 * (self._clock() - began)
 
         state = self.ends.stem(x)
-        every = range(1, self.ends.layers + 1)
+        every, head = range(1, self.ends.layers + 1), ("head", len(state))
         wanted, ran, nodes = list(every), list[Block](), list[str]()
         replays, lost_ms, short = 0, 0.0, False
         while wanted:
-            left = None if deadline_ms is None else deadline_ms - elapsed_ms() - self._head_ms
+            head_ms = self._times.ms(head) if self._times.knows(head) else 0.0
+            left = None if deadline_ms is None else deadline_ms - elapsed_ms() - head_ms
             alive = self.members.alive(len(state))
             hop = route(wanted, alive, left, any_order=self.any_order, begun=bool(ran))
             if hop is None and not ran:
@@ -118,7 +120,7 @@ class Walker:
             wanted = [layer for layer in wanted if layer not in done]
         start = elapsed_ms()
         logits = self.ends.head(state)
-        self._head_ms = max(self._head_ms, elapsed_ms() - start)
+        self._times.note(head, elapsed_ms() - start)
         if not np.isfinite(logits).all():
             cause = "the answer holds values that are not finite."
             raise ClusterError(cause, "Its input or the weights hold such ones.")
