@@ -5,8 +5,8 @@ on one node are one hop, and where the time left is short, the layers that cost 
 """
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Literal, NamedTuple
 
 Why = Literal["next", "ahead", "sibling", "order", "time"]
@@ -19,8 +19,7 @@ class Block(NamedTuple):
     model: int = 0
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(NamedTuple):
     """A node that is alive, as a caller knows it."""
 
     name: str
@@ -42,8 +41,7 @@ class Hop(NamedTuple):
     why: Why
 
 
-@dataclass(frozen=True)
-class Leg:
+class Leg(NamedTuple):
     """One visit of a plan."""
 
     node: Node
@@ -70,7 +68,7 @@ def route(
     """
     nodes = list(nodes)
     blocks = held(wanted, nodes)
-    legs = plan(blocks, nodes)
+    legs = list(islice(plan(blocks, nodes), 1 if left_ms is None else None))
     why: Why | None = None
     if left_ms is not None and finish_ms(legs) > left_ms:
         shuffled = sorted(legs, key=lambda leg: leg.node.wait_ms) if any_order else legs
@@ -82,10 +80,10 @@ def route(
         return None
     first, available = legs[0], {block.layer for block in blocks}
     before = wanted[: wanted.index(first.blocks[0].layer)]
-    passed = [layer for layer in before if layer not in available]
-    dropped = available - {block.layer for leg in legs for block in leg.blocks}
-    if not any_order:
-        dropped.update(passed)
+    passed = {layer for layer in before if layer not in available}
+    dropped = set() if any_order else passed
+    if why == "time":
+        dropped |= available - {block.layer for leg in legs for block in leg.blocks}
     why = why or ("sibling" if first.blocks[0].model else "ahead" if passed else "next")
     gone = tuple(layer for layer in wanted if layer in dropped)
     return Hop(first.node.name, first.blocks, first.node.wait_ms, first.work_ms, gone, why)
@@ -100,18 +98,16 @@ def held(wanted: Iterable[int], nodes: Iterable[Node]) -> list[Block]:
     return [Block(layer, best[layer]) for layer in wanted if layer in best]
 
 
-def plan(blocks: Sequence[Block], nodes: Sequence[Node]) -> list[Leg]:
+def plan(blocks: Sequence[Block], nodes: Sequence[Node]) -> Iterator[Leg]:
     """All hops, one after the other: each goes where a layer costs least time, with all layers in a row that are there.
 
     A node that was visited is expected to be free again when the request returns to it.
     """
-    legs: list[Leg] = []
     while blocks:
         holders = (Leg(node, in_a_row(blocks, node)) for node in nodes if blocks[0] in node.holds)
         leg = min(holders, key=lambda leg: ((leg.node.wait_ms + leg.work_ms) / len(leg.blocks), leg.node.name))
-        legs.append(leg)
+        yield leg
         blocks = blocks[len(leg.blocks) :]
-    return legs
 
 
 def in_a_row(blocks: Sequence[Block], node: Node) -> tuple[Block, ...]:
