@@ -31,6 +31,7 @@ VARIABLE = "SUPPLE_CLUSTER"  # the path of the file, if not the usual one
 CONNECT_S = 30.0
 START_S = 120.0
 END_S = 8.0  # that processes may take to end by themselves
+LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # else Ray replaces 127.0.0.1 by an address that others reach
 STORE_BYTES = 200_000_000  # of the object store: states of some KB to MB pass through it
 
 
@@ -99,7 +100,7 @@ def start(timeout_s: float = START_S) -> State:
         file.write(secrets.token_hex(32))
     words = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--node-ip-address=127.0.0.1", "--port=0"]
     words += ["--include-dashboard=false", "--disable-usage-stats", "--no-monitor", "--include-log-monitor=false"]
-    words += ["--ray-client-server-port=0", "--dashboard-agent-listen-port=0", f"--temp-dir={folder}"]
+    words += [f"--ray-client-server-port={free_port()}", "--dashboard-agent-listen-port=0", f"--temp-dir={folder}"]
     words += [f"--object-store-memory={STORE_BYTES}"]
     log = folder / "start.log"
     state = State("", str(token), str(folder), booted=psutil.boot_time())
@@ -110,7 +111,7 @@ def start(timeout_s: float = START_S) -> State:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **guarded(str(token))},
+                env={**os.environ, **guarded(str(token)), **LOOPBACK},
                 start_new_session=True,
             )
         state = remember(replace(state, session=process.pid, began=psutil.Process(process.pid).create_time()))
@@ -126,6 +127,11 @@ def start(timeout_s: float = START_S) -> State:
     except BaseException:
         stop(state)
         raise
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        return int(one.getsockname()[1])
 
 
 def must_be_none() -> None:
@@ -203,6 +209,7 @@ def connected(state: State, timeout_s: float = CONNECT_S) -> Iterator[Any]:
     raylet = import_module("ray._raylet")  # what it knows may be of an earlier connection, or of none
     raylet.Config.initialize("")
     raylet.AuthenticationTokenLoader.instance().reset_cache()
+    import_module("ray._private.ray_constants").ENABLE_RAY_CLUSTER = not state.owned  # as LOOPBACK says
     problem: list[BaseException] = []
 
     def connect() -> None:
