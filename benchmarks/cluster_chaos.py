@@ -19,17 +19,17 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from supple.cluster import local, manage, remote
+from supple.cluster import chaos, local, manage, remote
 from supple.cluster.chaos import Answered, Killed, storm
 from supple.cluster.manage import Session
 from supple.cluster.node import Fault, Spec
 from supple.cluster.walk import Walked
-from supple.data.loaders import as_batches
 from supple.machine import machine
 from supple.opening import open_source
 from supple.point import Group, Point
@@ -60,12 +60,7 @@ def cluster(run: Path, nodes: int, replicas: int = 1, fault: str = "", **how: An
 
 def samples(run: Path, count: int) -> list[tuple[torch.Tensor, int]]:
     """Single test samples with their targets; the same for every run of one data set."""
-    found: list[tuple[torch.Tensor, int]] = []
-    data, seed = as_batches(open_source(run).data(None, "test")), 0
-    while len(found) < count:
-        found += [(x, int(y[0])) for x, y in data.drawn(count - len(found), 1, seed)]
-        seed += 1
-    return found[:count]
+    return list(islice(chaos.samples(run), count))
 
 
 def quantiles(times: Sequence[float]) -> dict[str, float]:

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -131,14 +132,12 @@ def lines(
     seed: int,
 ) -> Iterator[str]:
     """Requests with test samples for so many seconds; all is counted in the tally, a line tells of the last seconds."""
-    samples = as_batches(open_source(session.folder).data(None, "test"))
-    count = max(1, round(for_s * rate))
-    drawn = islice(_again(samples, seed), count)
+    drawn = islice(samples(session.folder, seed), max(1, round(for_s * rate)))
     targets: list[int] = []
 
     def inputs() -> Iterator[Any]:
-        for x, y in drawn:
-            targets.append(int(y[0]))
+        for x, target in drawn:
+            targets.append(target)
             yield x
 
     yield HEADER
@@ -164,8 +163,10 @@ def _up(session: Session) -> int:
     return sum(member.up for member in session.members.everybody().values())
 
 
-def _again(samples: Any, seed: int) -> Iterator[Any]:
-    """Single samples with their targets, without end."""
+def samples(run: Path, seed: int = 0) -> Iterator[tuple[Any, int]]:
+    """Test samples of a run, one by one as batches of one, with their targets; without end."""
+    data = as_batches(open_source(run).data(None, "test"))
     while True:
-        yield from samples.drawn(256, 1, seed)
+        for x, y in data.drawn(1024, 64, seed):
+            yield from ((x[place : place + 1], int(y[place])) for place in range(len(y)))
         seed += 1

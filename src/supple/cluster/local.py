@@ -192,7 +192,11 @@ def _signal(process: Any, number: int) -> None:
 
 def guarded(token: str | None) -> dict[str, str]:
     """The environment of a process that bears the token, and in which Ray keeps quiet."""
-    quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+    quiet = {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "RAY_BACKEND_LOG_LEVEL": "error",
+    }
     if token is None:
         return {**quiet, "RAY_AUTH_MODE": "disabled"}
     return {**quiet, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": token}
