@@ -17,7 +17,7 @@ from supple.cluster.parts import Parts, must_bear_it, trained_for
 from supple.cluster.route import Block
 from supple.errors import ClusterError, RecipeError
 
-IMAGES = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+IMAGES = torch.randn(3, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.fixture(scope="module")

@@ -29,6 +29,7 @@ from supple.text import one_line
 
 VARIABLE = "SUPPLE_CLUSTER"  # the path of the file, if not the usual one
 CONNECT_S = 30.0
+TRIES = 5  # of being let in, a second each
 START_S = 120.0
 END_S = 8.0  # that processes may take to end by themselves
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # else Ray replaces 127.0.0.1 by an address that others reach
@@ -192,11 +193,7 @@ def _signal(process: Any, number: int) -> None:
 
 def guarded(token: str | None) -> dict[str, str]:
     """The environment of a process that bears the token, and in which Ray keeps quiet."""
-    quiet = {
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-        "RAY_BACKEND_LOG_LEVEL": "error",
-    }
+    quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
     if token is None:
         return {**quiet, "RAY_AUTH_MODE": "disabled"}
     return {**quiet, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": token}
@@ -213,7 +210,9 @@ def connected(state: State, timeout_s: float = CONNECT_S) -> Iterator[Any]:
     raylet = import_module("ray._raylet")  # what it knows may be of an earlier connection, or of none
     raylet.Config.initialize("")
     raylet.AuthenticationTokenLoader.instance().reset_cache()
-    import_module("ray._private.ray_constants").ENABLE_RAY_CLUSTER = not state.owned  # as LOOPBACK says
+    constants = import_module("ray._private.ray_constants")
+    constants.ENABLE_RAY_CLUSTER = not state.owned  # as LOOPBACK says
+    constants.NUM_REDIS_GET_RETRIES = TRIES
     problem: list[BaseException] = []
 
     def connect() -> None:
@@ -224,8 +223,9 @@ def connected(state: State, timeout_s: float = CONNECT_S) -> Iterator[Any]:
             problem.append(error)
 
     thread = threading.Thread(target=connect, daemon=True)
-    thread.start()
-    thread.join(timeout_s)
+    with _silenced():
+        thread.start()
+        thread.join(timeout_s)
     cure = (
         "Is it this cluster's token? Give its file: --token-file FILE; or start anew: supple cluster stop, then start."
     )
@@ -237,6 +237,20 @@ def connected(state: State, timeout_s: float = CONNECT_S) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _silenced() -> Iterator[None]:
+    """What Ray's own libraries write to stderr meanwhile is dropped."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def must_answer(address: str, timeout_s: float) -> None:

@@ -58,14 +58,18 @@ class Node:
         import torch
 
         from supple import checkpoint
-        from supple.cluster.parts import Parts
+        from supple.cluster.parts import Parts, as_layered
+        from supple.surgery.merge import merge
 
         torch.set_num_threads(1)
         for module in spec.imports:
             import_module(module)
         self.spec, self._random = spec, random.Random(spec.name)
         self._models = tuple(checkpoint.read_manifest(Path(run))["files"][checkpoint.WEIGHTS] for run in spec.runs)
-        self._parts = Parts([checkpoint.load(run) for run in spec.runs], spec.runs)
+        own, *others = (checkpoint.load(run) for run in spec.runs)
+        layers = as_layered(own, spec.runs[0]).count
+        siblings = [merge([own, other], (2,) * layers) for other in others]  # their layers, all else the run's
+        self._parts = Parts([own, *siblings], spec.runs)
         probe = self._parts.probe()
         self._parts.keep(list(spec.holds))
         self._began, self._busy_s, self._hops, self._blocks = time.perf_counter(), 0.0, 0, 0
