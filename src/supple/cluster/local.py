@@ -210,7 +210,7 @@ def connected(state: State, timeout_s: float = CONNECT_S) -> Iterator[Any]:
     raylet = import_module("ray._raylet")  # what it knows may be of an earlier connection, or of none
     raylet.Config.initialize("")
     raylet.AuthenticationTokenLoader.instance().reset_cache()
-    constants = import_module("ray._private.ray_constants")
+    constants: Any = import_module("ray._private.ray_constants")
     constants.ENABLE_RAY_CLUSTER = not state.owned  # as LOOPBACK says
     constants.NUM_REDIS_GET_RETRIES = TRIES
     problem: list[BaseException] = []

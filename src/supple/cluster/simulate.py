@@ -245,10 +245,13 @@ def simulate(setting: Setting, accuracies: Mapping[int, float] | None = None) ->
     layers = [ran for _, _, ran in counted]
     first, last = counted[0][0], max(end for _, end, _ in counted)
     busy = sum(node.busy_ms for node in world.nodes.values()) / (setting.nodes * max(1e-9, world.now))
+    p50, p95, p99 = (times[min(len(times) - 1, int(share * len(times)))] for share in (0.5, 0.95, 0.99))
     return Outcome(
-        len(done),
-        1000 * len(counted) / max(1e-9, last - first),
-        *(times[min(len(times) - 1, int(share * len(times)))] for share in (0.5, 0.95, 0.99)),
+        answered=len(done),
+        per_s=1000 * len(counted) / max(1e-9, last - first),
+        p50_ms=p50,
+        p95_ms=p95,
+        p99_ms=p99,
         mean_layers=sum(layers) / len(layers),
         whole=sum(ran == setting.layers for ran in layers) / len(layers),
         replays=world.replays,
