@@ -3,10 +3,10 @@
     python benchmarks/cluster_chaos.py runs/shuffled --nodes 4 --requests 2000 --rate 4 --kills 100 --kill-every 5
     python benchmarks/cluster_chaos.py runs/shuffled --fault delay_ms=200 --deadline-ms 300 --kills 0
 
-Starts a cluster of its own on this machine, and ends it. `equal`: answers within 1e-5 of the local model run with the
-layers that they name. `expected`: the accuracy of the local model on random choices of as many layers as the answers
-ran, in order and in any order, weighted by how often that number was run. `lost_ms`: of requests with a hop that did
-not come back, the time spent on it. --fault: the first node is one with this fault.
+Starts a cluster of its own on this machine, and ends it (--here: uses the one that is there). `equal`: answers within
+1e-5 of the local model run with the layers that they name. `expected`: the accuracy of the local model on random
+choices of as many layers as the answers ran, in order and in any order, weighted by how often that number was run.
+`lost_ms`: of requests with a hop that did not come back, the time spent on it. --fault: the first node has this fault.
 """
 
 import argparse
@@ -27,8 +27,8 @@ import torch
 
 from supple.cluster import chaos, local, manage, remote
 from supple.cluster.chaos import Answered, Killed, storm
-from supple.cluster.manage import Session
 from supple.cluster.node import Fault, Spec
+from supple.cluster.session import Session, session
 from supple.cluster.walk import Walked
 from supple.machine import machine
 from supple.opening import open_source
@@ -52,10 +52,10 @@ def cluster(run: Path, nodes: int, replicas: int = 1, fault: str = "", **how: An
                     remote.remove(first.name)
                     spec = Spec(f"{first.name}-faulty", state.runs, first.holds, fault=Fault.parse(fault))
                     remote.start_nodes([spec])
-            with manage.session(run, **how) as session:
-                yield session
+            with session(run, **how) as opened:
+                yield opened
         finally:
-            manage.stop()
+            remote.stop()
 
 
 def samples(run: Path, count: int) -> list[tuple[torch.Tensor, int]]:
@@ -99,6 +99,7 @@ def main() -> None:
     parser.add_argument("--deadline-ms", type=float)
     parser.add_argument("--hop-ms", type=float, default=250.0)
     parser.add_argument("--fault", default="")
+    parser.add_argument("--here", action="store_true", help="on the cluster that is there, not on one of its own")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--no-expected", action="store_true", help="leave out the accuracy of the local model")
     parser.add_argument("--out", type=Path)
@@ -106,13 +107,14 @@ def main() -> None:
     drawn = samples(given.run, given.requests)
     answers: dict[int, Any] = {}
     killed: list[Killed] = []
-    with cluster(given.run, given.nodes, given.replicas, given.fault, hop_deadline_ms=given.hop_ms) as session:
-        walk = partial(session.walker.walk, deadline_ms=given.deadline_ms)
+    own = cluster(given.run, given.nodes, given.replicas, given.fault, hop_deadline_ms=given.hop_ms)
+    with session(given.run, hop_deadline_ms=given.hop_ms) if given.here else own as opened:
+        walk = partial(opened.walker.walk, deadline_ms=given.deadline_ms)
         for x, _ in drawn[:10]:
             walk(x)  # the first calls open connections
         how: dict[str, Any] = {"rate": given.rate, "kill_every_s": given.kill_every if given.kills else 0.0}
         how |= {"most_kills": given.kills, "rng": random.Random(given.seed)}
-        for event in storm(walk, (x for x, _ in drawn), session.members, remote.kill, **how):
+        for event in storm(walk, (x for x, _ in drawn), opened.members, remote.kill, **how):
             if isinstance(event, Answered):
                 answers[event.number] = event.answer
             else:
@@ -122,7 +124,7 @@ def main() -> None:
     with torch.inference_mode():
         for number, answer in walked.items():
             x, target = drawn[number]
-            logits = session.model(x, Point(layers=answer.layers))
+            logits = opened.model(x, Point(layers=answer.layers))
             apart.append(float((logits - torch.from_numpy(answer.logits)).abs().max()))
             hits.append(int(answer.logits[0].argmax()) == target)
     counts = Counter(len(answer.layers) for answer in walked.values())
@@ -147,7 +149,7 @@ def main() -> None:
     }
     if not given.no_expected:
         found["expected"] = {
-            name: expected(session, given.run, counts, any_order)
+            name: expected(opened, given.run, counts, any_order)
             for name, any_order in (("in order", False), ("any order", True))
         }
     text = json.dumps(found, indent=1)

@@ -21,7 +21,7 @@ import torch
 from cluster_chaos import cluster, quantiles, samples
 from supple.cluster import remote
 from supple.cluster.chaos import Answered, storm
-from supple.cluster.manage import Session
+from supple.cluster.session import Session
 from supple.cluster.simulate import Setting, simulate
 from supple.cluster.walk import Walked
 from supple.machine import machine

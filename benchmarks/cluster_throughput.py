@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from cluster_chaos import cluster, quantiles, samples
-from supple.cluster.manage import Session
+from supple.cluster.session import Session
 from supple.machine import machine
 
 

@@ -75,13 +75,13 @@ def run_(
     json: Json = False,
 ) -> None:
     """Answers for files; each says which layers ran, where, and why not others."""
-    from supple.cluster import manage
+    from supple.cluster.session import session as opened
     from supple.inference.inputs import must_read_files
     from supple.inference.request import Refusal, gather
     from supple.text import say, table
 
     answers, failures = [], []
-    with manage.session(run, hop_deadline_ms=hop_ms) as session:
+    with opened(run, hop_deadline_ms=hop_ms) as session:
         must_read_files(session.model.preprocess)
         _warn_unheld(session)
         preprocess = session.model.preprocess
@@ -113,9 +113,9 @@ def run_(
 @cluster.command()
 def status(json: Json = False) -> None:
     """The nodes, the layers that they hold, and how busy they are."""
-    from supple.cluster import manage
+    from supple.cluster import remote
 
-    state, found = manage.status()
+    state, found = remote.status()
     if json:
         rows = [_row(name, one) for name, one in found.items()]
         print_json({"address": state.address, "runs": state.runs, "nodes": rows})
@@ -134,12 +134,12 @@ def chaos(
     json: Json = False,
 ) -> None:
     """Kills random nodes while test pictures are answered; Ray starts them again. A line for every five seconds."""
-    from supple.cluster import manage
     from supple.cluster.chaos import Tally, lines
+    from supple.cluster.session import session as opened
     from supple.text import say
 
     every_s, for_s = _seconds(kill_every, "--kill-every"), _seconds(last, "--for")
-    with manage.session(run) as session:
+    with opened(run) as session:
         _warn_unheld(session)
         tally = Tally()
         how: dict[str, Any] = {"rate": rate, "kill_every_s": every_s, "deadline_ms": deadline_ms, "seed": seed}
@@ -155,9 +155,9 @@ def chaos(
 @cluster.command()
 def stop(json: Json = False) -> None:
     """Ends what start started: all of its processes, and no others."""
-    from supple.cluster import manage
+    from supple.cluster import remote
 
-    ended = manage.stop()
+    ended = remote.stop()
     if json:
         print_json({"processes": ended})
     else:
@@ -234,9 +234,9 @@ def _measured_ms() -> float:
     """The time of a block, as the nodes that there are measured it."""
     from statistics import fmean
 
-    from supple.cluster import local, manage
+    from supple.cluster import local, remote
 
-    times = [] if local.known() is None else [one.block_ms for one in manage.status()[1].values() if one is not None]
+    times = [] if local.known() is None else [one.block_ms for one in remote.status()[1].values() if one is not None]
     if not times:
         raise RecipeError(
             "--block-ms is missing, and there is no cluster that has measured it.", "Give it: --block-ms 2."
@@ -258,7 +258,7 @@ def _seconds(text: str, option: str) -> float:
 
 
 def _warn_unheld(session: Any) -> None:
-    from supple.cluster.manage import unheld
+    from supple.cluster.session import unheld
     from supple.text import say
 
     everybody = session.members.everybody().values()

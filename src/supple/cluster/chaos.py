@@ -13,8 +13,8 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from supple.cluster import remote
-from supple.cluster.manage import Session
 from supple.cluster.members import Facts, Members
+from supple.cluster.session import Session
 from supple.cluster.walk import Walked
 from supple.data.loaders import as_batches
 from supple.errors import SuppleError

@@ -43,7 +43,9 @@ def import_ray() -> Any:
 
 
 def _psutil() -> Any:
-    import_ray()  # which brings it
+    with suppress(ModuleNotFoundError):
+        return import_module("psutil")
+    import_ray()  # which brings one
     return import_module("psutil")
 
 
@@ -150,14 +152,20 @@ def must_be_none() -> None:
 
 def stop(state: State, wait_s: float = END_S) -> int:
     """Ends the processes that were started, and no others; gives their number. Raises where one does not end."""
-    found = processes(state) if state.owned else []
-    for process in found:
-        _signal(process, signal.SIGTERM)
-    until = time.monotonic() + wait_s
-    while (left := processes(state) if state.owned else []) and time.monotonic() < until + wait_s:
-        if time.monotonic() > until:
-            for process in left:
+    began, told = time.monotonic(), set[int]()
+    left: list[Any] = []
+    while state.owned and (
+        left := processes(state) or processes(state)
+    ):  # one may be born while the others are counted
+        waited_s = time.monotonic() - began
+        if waited_s > 2 * wait_s:
+            break
+        for process in left:
+            if waited_s > wait_s:
                 _signal(process, signal.SIGKILL)
+            elif process.pid not in told:
+                _signal(process, signal.SIGTERM)
+                told.add(process.pid)
         time.sleep(0.1)
     if left:
         numbers = ", ".join(str(process.pid) for process in left)
@@ -165,7 +173,7 @@ def stop(state: State, wait_s: float = END_S) -> int:
     if state.folder is not None:
         shutil.rmtree(state.folder, ignore_errors=True)
     path().unlink(missing_ok=True)
-    return len(found)
+    return len(told)
 
 
 def processes(state: State) -> list[Any]:

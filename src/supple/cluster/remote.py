@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from supple.cluster.local import import_ray
+from supple.cluster import local
+from supple.cluster.local import State, import_ray
 from supple.cluster.members import Facts, Members
 from supple.cluster.node import Broken, Node, Spec
 from supple.cluster.route import Block
@@ -104,6 +105,33 @@ def kill(facts: Facts) -> None:
         return
     with suppress(ValueError, ray.exceptions.RayError):
         ray.kill(ray.get_actor(facts.name, NAMESPACE), no_restart=False)
+
+
+# --- the verbs that need no torch -------------------------------------------------------------------------------------
+
+
+def status() -> tuple[State, dict[str, Facts | None]]:
+    """What the nodes say; None: it does not answer now, as it is being started again, or is busy."""
+    state = local.must_be_known()
+    with local.connected(state):
+        return state, {name: facts_of(name) for name in names()}
+
+
+def stop() -> int | None:
+    """Ends what was started: the processes of Ray on this machine (their number), or our nodes in another's cluster."""
+    state = local.must_be_known()
+    if not state.owned:
+        try:
+            with local.connected(state):
+                for name in names():
+                    remove(name)
+        finally:  # it is forgotten also where it is gone
+            local.stop(state)
+        return None
+    return local.stop(state)
+
+
+# --- calls ------------------------------------------------------------------------------------------------------------
 
 
 class RayTransport:
