@@ -153,10 +153,8 @@ def must_be_none() -> None:
 def stop(state: State, wait_s: float = END_S) -> int:
     """Ends the processes that were started, and no others; gives their number. Raises where one does not end."""
     began, told = time.monotonic(), set[int]()
-    left: list[Any] = []
-    while state.owned and (
-        left := processes(state) or processes(state)
-    ):  # one may be born while the others are counted
+    left: list[Any] = []  # looked for twice: one may be born while the others are counted
+    while state.owned and (left := processes(state) or processes(state)):
         waited_s = time.monotonic() - began
         if waited_s > 2 * wait_s:
             break
