@@ -97,7 +97,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--kill-every", type=float, default=5.0, help="seconds")
     parser.add_argument("--deadline-ms", type=float)
-    parser.add_argument("--hop-ms", type=float, default=250.0)
+    parser.add_argument("--hop-ms", type=float, default=200.0)
     parser.add_argument("--fault", default="")
     parser.add_argument("--here", action="store_true", help="on the cluster that is there, not on one of its own")
     parser.add_argument("--seed", type=int, default=0)

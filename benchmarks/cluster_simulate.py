@@ -3,7 +3,7 @@
     python benchmarks/cluster_simulate.py runs/shuffled --requests 400
 
 The times that go into the simulation (of a layer, of a hop, of stem and head) are measured on the same cluster, with
-one request at a time; then requests come at three rates, given as shares of what one core could do, and the simulation
+one request at a time and a pause after each, as the requests leave them; then requests come at three rates, given as shares of what one core could do, and the simulation
 gets the same ones. All processes share the cores of this machine, in the simulation too.
 """
 
@@ -26,6 +26,8 @@ from supple.cluster.simulate import Setting, simulate
 from supple.cluster.walk import Walked
 from supple.machine import machine
 
+PAUSE_S = 0.02
+
 
 def measured(session: Session, drawn: list[torch.Tensor]) -> dict[str, float]:
     """Median ms of a layer, of a hop beside its layers, and of stem and head."""
@@ -33,6 +35,7 @@ def measured(session: Session, drawn: list[torch.Tensor]) -> dict[str, float]:
     found: dict[str, list[float]] = {"block_ms": [], "hop_ms": [], "ends_ms": []}
     nodes = session.members.alive()
     for x in drawn:
+        time.sleep(PAUSE_S)  # caches cool down, threads fall asleep
         began = time.perf_counter()
         state = ends.stem(x)
         spent = time.perf_counter() - began

@@ -69,7 +69,7 @@ def run_(
     deadline_ms: Annotated[
         float | None, typer.Option(help="Layers that would take longer are dropped.", min=0.1)
     ] = None,
-    hop_ms: Annotated[float, typer.Option(help="A node that takes longer (and 8x as usual) is left.", min=1)] = 250,
+    hop_ms: Annotated[float, typer.Option(help="A node that takes longer (and 3x as expected) is left.", min=1)] = 200,
     batch: Annotated[int, typer.Option(help="Files that go together.", min=1, max=4096)] = 1,
     in_flight: Annotated[int, typer.Option(help="Batches on their way at once.", min=1, max=64)] = 4,
     json: Json = False,

@@ -20,8 +20,8 @@ from supple.inference.latency import LatencyEstimator
 
 Array = np.ndarray[Any, Any]
 
-HOP_DEADLINE_MS = 250.0  # of a hop, at least
-TIMES_EXPECTED = 8.0  # a hop that takes so many times what is expected is given up, if that is more
+HOP_DEADLINE_MS = 200.0  # of a hop, at least
+TIMES_EXPECTED = 3.0  # a hop that takes so many times what is expected is given up, if that is more
 PATIENCE_S = 20.0  # for a node to come back, where none is alive
 
 
