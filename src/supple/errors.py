@@ -66,3 +66,9 @@ class TrainError(SuppleError):
     """Training cannot go on (for example, the loss is not a number)."""
 
     status = 1
+
+
+class ClusterError(SuppleError):
+    """Nodes that do not answer, do not fit, or cannot be started."""
+
+    status = 1

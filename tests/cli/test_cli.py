@@ -82,7 +82,7 @@ def test_bare_supple_and_help_list_every_verb_and_end_with_two_commands(command,
     said = command(*words)
     assert (said.status, said.err) == (0, "")
     wanted = ["list", "profile", "train", "evaluate", "predict", "bench", "extract", "report", "demo", "doctor"]
-    wanted += ["merge", "prune", "calibrate", "analyse", "export", "reproduce", "search", "serve"]
+    wanted += ["merge", "prune", "calibrate", "analyse", "export", "reproduce", "search", "serve", "cluster"]
     assert sorted(wanted) == sorted(VERBS) == sorted(CLICK.commands)
     for verb, text in VERBS.items():
         assert f"  {verb:<10}{text}\n" in said.out

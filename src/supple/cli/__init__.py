@@ -37,6 +37,7 @@ GROUPS = {
         "export": "every point as graphs for ONNX Runtime or OpenVINO, in fp32, bf16 or int8, checked",
         "predict": "answers for files at a point, within a deadline or a budget, or when sure",
         "serve": "answers over HTTP, within deadlines under load; a page to try it",
+        "cluster": "layers on several nodes, any of which may die; start, add, run, status, chaos, stop, simulate",
     },
 }
 COMPLETE = "_SUPPLE_COMPLETE"  # the variable by which a shell asks for completions, as typer names it

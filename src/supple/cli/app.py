@@ -34,6 +34,10 @@ EXAMPLES = {
         "supple serve runs/demo",
         "supple serve pets=runs/pets/export/onnx-fp32 runs/demo --port 8080 --workers 2",
     ),
+    "cluster": (
+        "supple cluster start runs/shuffled --nodes 4 --replicas 2",
+        "supple cluster chaos --kill-every 10s",
+    ),
     "bench": (
         "supple bench runs/demo --batch 1,16 --threads 1,2",
         "supple bench runs/demo --engine torch,onnxruntime --against resnet18",
@@ -67,6 +71,10 @@ EXAMPLES = {
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
 for _name, _about in VERBS.items():  # each in the file of its name
     _verb = getattr(import_module(f"supple.cli.{_name}"), "list_" if _name == "list" else _name)
-    _text = f"{_about[0].upper()}{_about[1:]}.\n\n{inspect.getdoc(_verb) or ''}"
+    _doc = "" if isinstance(_verb, typer.Typer) else inspect.getdoc(_verb) or ""
+    _text = f"{_about[0].upper()}{_about[1:]}.\n\n{_doc}"
     _epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in EXAMPLES[_name])
-    app.command(_name, help=_text, epilog=_epilog)(_verb)
+    if isinstance(_verb, typer.Typer):  # a verb of several
+        app.add_typer(_verb, name=_name, help=_text, epilog=_epilog)
+    else:
+        app.command(_name, help=_text, epilog=_epilog)(_verb)

@@ -20,7 +20,7 @@ EXTRAS = {
         "supple serve: answers over HTTP",
         ("fastapi", "uvicorn", "httptools", "python-multipart", "prometheus-client"),
     ),
-    "ray": ("work on several machines; no verb of this version uses it", ("ray[serve,data]",)),
+    "ray": ("supple cluster: layers on several nodes", ("ray[serve,data]",)),
     "audio": ("data sets and predictions of sounds", ("soundfile", "soxr")),
     "detect": ("scores of object detection on COCO", ("torchmetrics", "faster-coco-eval")),
     "analysis": ("UMAP in supple analyse, instead of PCA", ("umap-learn",)),
