@@ -70,5 +70,5 @@ def must_be_installed() -> None:
     """Before anything else: what is missing is named, and how to get it."""
     missing = [name.replace("_", "-") for name in PACKAGES if find_spec(name) is None]
     if missing:
-        some = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed."
+        some = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed."
         raise RecipeError(f"supple serve: {some}", "pip install 'supple[serve]'")
