@@ -70,7 +70,8 @@ class Dispatcher:
         only a step can show it."""
         if self._learnt is None:
             self._learnt = now
-        return not self.queue and now - self._learnt >= TRIES_S
+        idle = any(hand.busy is None and hand.up_at is None for hand in self.hands.values())
+        return idle and not self.queue and now - self._learnt >= TRIES_S
 
     def _admits_by_cutting(self, job: Job, now: float, lead_ms: float) -> bool:
         """Whether it can be taken in if what runs now ends as soon as it can."""
