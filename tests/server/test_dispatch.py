@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from simulated import Arrival, Simulation, capacity, chain, poisson, widths
 from supple.inference.costs import points_of
 from supple.policy.policy import stop_above
-from supple.server.dispatch import AROUND_MS, HUNG_S, TRIES_S, Dispatcher
+from supple.server.dispatch import AROUND_MS, TRIES_S, Dispatcher
+from supple.server.hands import HUNG_S, free_at
 from supple.server.jobs import Done, Forget, Job, Kill, Refused, Release, Run, Send, Shorten, Step
 from supple.server.pacing import KEPT_S
 from supple.server.requests import Refusal
@@ -333,7 +334,7 @@ def test_a_worker_that_hangs_is_found_when_nobody_waits_any_more():
 def test_a_worker_that_is_overdue_is_not_expected_to_be_free_now():
     made = dispatcher(job(1, 100, choices=(11,)))
     made.step(3.0)
-    assert made.free(3.0)[0] == pytest.approx(3.0 + 3.0 - FULL_MS / 1000)
+    assert free_at(made.hands, made.pace(3.0), 3.0)[0] == pytest.approx(3.0 + 3.0 - FULL_MS / 1000)
     assert refusal(made, job(2, 3000 + 1000), 3.0).code == "overloaded"
 
 

@@ -25,8 +25,9 @@ from supple.server.jobs import Done, Job, Send
 from supple.server.requests import Answer, Options, Refusal
 from supple.server.schedule import Track
 from supple.server.served import Way
-from supple.server.service import Service, Ticket
+from supple.server.service import Service
 from supple.server.slots import Slots
+from supple.server.tickets import Ticket
 from supple.training.build import data_of
 
 

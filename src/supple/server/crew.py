@@ -11,16 +11,14 @@ from typing import Any
 from supple.errors import IMPORTED, CheckpointError, SuppleError
 from supple.server.children import Child, ended
 from supple.server.dispatch import Dispatcher
-from supple.server.jobs import Effect, Forget, Job, Kill, Run, Send, Shorten, Step
+from supple.server.jobs import Effect, Kill, Run, Send
 from supple.server.messages import (
     Broke,
     Command,
     Facts,
     Failed,
-    Forgotten,
     Opening,
     Setup,
-    Shortened,
     Told,
     Up,
     UseSlots,
@@ -151,8 +149,7 @@ class Crew:
 
     def _hear(self, number: int, process: Process, message: Any) -> None:
         if isinstance(message, Told):
-            steps = [Step(*step) for step in message.steps]
-            self.queue.ran(number, message.id, steps, message.final, self._clock())
+            self.queue.ran(number, message.id, message.steps, message.final, self._clock())
         elif isinstance(message, Broke):
             self.queue.failed(number, message.id)
         elif isinstance(message, Facts):
@@ -277,25 +274,18 @@ class Crew:
 
     def _send(self, effect: Send) -> None:
         process, what = self._processes.get(effect.worker), effect.what
-        if process is None:
-            return
-        if isinstance(what, Run):
-            process.tell(_command(what))
-        elif isinstance(what, Shorten):
-            process.tell(Shortened(what.id, what.target))
-        elif isinstance(what, Forget):
-            process.tell(Forgotten(tuple(what.jobs)))
+        if process is not None:
+            process.tell(_command(what) if isinstance(what, Run) else what)
 
 
 def _command(run: Run) -> Command:
-    jobs: list[Job] = run.jobs
     return Command(
         run.id,
         run.track.model,
         run.track.chain,
         run.track.points,
-        tuple(job.id for job in jobs),
-        tuple(job.slot for job in jobs),
+        tuple(job.id for job in run.jobs),
+        tuple(job.slot for job in run.jobs),
         run.place,
         run.target,
         run.reads,

@@ -5,11 +5,24 @@ what is to be done comes out as `effects`. So a day of load can be played throug
 from bisect import insort
 from collections.abc import Iterable, Sequence
 
-import numpy as np
-
-from supple.server.jobs import Busy, Done, Effect, Forget, Hand, Job, Kill, Refused, Release, Run, Send, Shorten, Step
+from supple.server.hands import Busy, Hand, as_if_cut, cut_short, free_at, hung_at, later
+from supple.server.jobs import (
+    Done,
+    Effect,
+    Forget,
+    Job,
+    Kill,
+    Refused,
+    Release,
+    Run,
+    Send,
+    Shorten,
+    Step,
+    note,
+    sure_of,
+)
 from supple.server.pacing import Drift, Recent
-from supple.server.requests import Array, Refusal
+from supple.server.requests import Refusal
 from supple.server.schedule import (
     Chunk,
     Pace,
@@ -29,7 +42,6 @@ AROUND_MS = 2.0  # of a deadline is kept for what happens behind the model: an a
 TIGHT = 0.5  # of a run's expected time: with less to spare, every exit on the way is read, to have an answer in hand
 TRIES_S = 1.0  # without a step, until an idle machine tries what it is not expected to manage: that is how it learns
 DEATHS = 2  # workers that may die with a sample aboard until it is given up
-HUNG_S, HUNG = 10.0, 30.0  # a command that takes this long, and so many times what is expected, will not end
 
 
 class Dispatcher:
@@ -49,10 +61,11 @@ class Dispatcher:
 
     def admit(self, job: Job, now: float, lead_ms: float = 0.0) -> None:
         """Takes a job in, or raises Refusal. lead_ms: until its input is there."""
-        pace, free = self.pace(now), self.free(now)
+        pace = self.pace(now)
+        free = free_at(self.hands, pace, now)
         job.alone = own_target(job, now + lead_ms / 1000, pace)
-        guarded = {worker: time + (lead_ms + AROUND_MS) / 1000 for worker, time in free.items()}
-        if not admits(job, self.queue, guarded, pace) and not self._admits_by_cutting(job, now, lead_ms):
+        guarded = later(free, lead_ms + AROUND_MS)
+        if not admits(job, self.queue, guarded, pace) and not self._admits_by_cutting(job, now, lead_ms, pace):
             alone = own_ms(job, job.cheapest(), pace) + lead_ms + AROUND_MS
             left = 1000 * (job.deadline - now)
             if alone <= left:
@@ -62,7 +75,7 @@ class Dispatcher:
                 cause = f"the cheapest takes {alone:.3g} ms, {left:.3g} are left."
                 raise Refusal(503, "overloaded", f"No point can answer within this deadline: {cause}", TRIES_S)
             job.tries, self._learnt = True, now
-        insort(self.queue, job, key=_order)
+        insort(self.queue, job, key=lambda one: (one.deadline, one.id))
         self._came = True
 
     def _may_try(self, now: float) -> bool:
@@ -70,20 +83,17 @@ class Dispatcher:
         only a step can show it."""
         if self._learnt is None:
             self._learnt = now
-        return not self.queue and now - self._learnt >= TRIES_S
+        idle = any(hand.busy is None and hand.up_at is None for hand in self.hands.values())
+        return idle and not self.queue and now - self._learnt >= TRIES_S
 
-    def _admits_by_cutting(self, job: Job, now: float, lead_ms: float) -> bool:
+    def _admits_by_cutting(self, job: Job, now: float, lead_ms: float, pace: Pace) -> bool:
         """Whether it can be taken in if what runs now ends as soon as it can."""
-        cut = self._cut(now)
+        cut = cut_short(self.hands, pace, now)
         if cut is None:
             return False
         free, places = cut
-        before = self._pretend(places)
-        guarded = {worker: time + (lead_ms + AROUND_MS) / 1000 for worker, time in free.items()}
-        try:
-            return admits(job, self.queue, guarded, self.pace(now))
-        finally:
-            self._pretend(before)
+        with as_if_cut(places):
+            return admits(job, self.queue, later(free, lead_ms + AROUND_MS), pace)
 
     def begin(self, job: Job) -> None:
         """Its input is there."""
@@ -112,7 +122,7 @@ class Dispatcher:
             for job in busy.run.jobs:
                 job.compute_ms += step.ms
             if step.logits is not None:
-                self._note(busy.run.jobs, step.place, step.logits)
+                note(busy.run.jobs, step.place, step.logits)
                 if not (final and step is steps[-1]):
                     self._tell(busy.run.jobs, step.place)
         if final:
@@ -164,7 +174,7 @@ class Dispatcher:
         """Looks at everything, and puts what is to be done into `effects`."""
         self._expire(now)
         for worker, hand in self.hands.items():
-            if hand.busy is not None and not hand.killed and now >= self._hung_at(hand.busy, now):
+            if hand.busy is not None and not hand.killed and now >= hung_at(hand.busy, self.pace(now)):
                 hand.killed = True
                 self.effects.append(Kill(worker))
         idle = [worker for worker, hand in self.hands.items() if hand.busy is None and hand.up_at is None]
@@ -181,7 +191,7 @@ class Dispatcher:
     def wake_at(self, now: float) -> float | None:
         """When `step` is to be called at the latest, if nothing happens."""
         busy = [hand.busy for hand in self.hands.values() if hand.busy is not None and not hand.killed]
-        times = [max(now, self._hung_at(one, now)) for one in busy]
+        times = [max(now, hung_at(one, self.pace(now))) for one in busy]
         if self.queue:
             first = self.queue[0]
             early = first.deadline - AROUND_MS / 1000
@@ -194,58 +204,6 @@ class Dispatcher:
         mean, most = self.drift.expected(now)
         overheads = self._overheads.at(now)
         return Pace(mean, max(0.0, most - mean), overheads[len(overheads) * 3 // 4])
-
-    def _expected_s(self, busy: Busy, now: float) -> float:
-        run = busy.run
-        return self.pace(now).one(run.track.usual_ms(run.place, max(run.place, busy.target), len(run.jobs))) / 1000
-
-    def _hung_at(self, busy: Busy, now: float) -> float:
-        return busy.began + max(HUNG_S, HUNG * self._expected_s(busy, now))
-
-    def free(self, now: float) -> dict[int, float]:
-        """When each worker is expected to be done; one that is overdue, in as much time again."""
-        found = {}
-        for worker, hand in self.hands.items():
-            if hand.up_at is not None:
-                found[worker] = max(now, hand.up_at)
-            elif hand.busy is None:
-                found[worker] = now
-            else:
-                run, began = hand.busy.run, hand.busy.began
-                whole = self.pace(now).one(run.track.usual_ms(run.place, run.target, len(run.jobs))) / 1000
-                found[worker] = max(now, began + self._expected_s(hand.busy, now), now + (now - began - whole))
-        return found
-
-    def _cut(self, now: float) -> tuple[dict[int, float], dict[Job, int]] | None:
-        """When each worker would be free if what runs ended after the place that it is at, and where its jobs would
-        go on. None: nothing that runs can end sooner."""
-        free, places, pace = self.free(now), dict[Job, int](), self.pace(now)
-        for worker, hand in self.hands.items():
-            busy = hand.busy
-            if busy is None or busy.run.track.choice or busy.target <= busy.run.place:
-                continue
-            track, size, place = busy.run.track, len(busy.run.jobs), busy.run.place
-            spent = 1000 * (now - busy.began)
-            while place < busy.target and pace.mean * track.usual_ms(busy.run.place, place, size) <= spent:
-                place += 1
-            if place >= busy.target:
-                continue
-            longest = max(track.usual_ms(k, k, size) for k in range(place, busy.target + 1))
-            free[worker] = min(free[worker], now + pace.one(longest) / 1000)
-            places |= {job: place + 1 for job in busy.run.jobs if not job.gone}
-        return (free, places) if places else None
-
-    def _pretend(self, places: dict[Job, int]) -> dict[Job, int]:
-        """As if what runs ended before these places; returns before which ones it does."""
-        before = {job: job.place for job in places}
-        for job, place in places.items():
-            self._foresee(job, place - 1)
-        return before
-
-    def _foresee(self, job: Job, until: int) -> None:
-        """Where a job that runs will be: behind a place, with its answer if it gives one."""
-        job.place = len(job.track.points) if job.track.choice else until + 1
-        job.answered = until if until in job.choices else job.given
 
     # --- parts of a step ----------------------------------------------------------------------------------------------
 
@@ -262,16 +220,15 @@ class Dispatcher:
             if job.given >= 0:
                 due.append(job)
         for job in due:
-            self._finish(job, self._short(job))
+            self._finish(job, job.cut_reason())
 
     def _start_one(self, idle: list[int], now: float) -> bool:
         """Gives an idle worker something to do. False: there is nothing for any of them."""
-        pace, free = self.pace(now), self.free(now)
-        guarded = {worker: time + AROUND_MS / 1000 for worker, time in free.items()}
-        plan, goes = deepest(self._unfinished(), guarded, pace)
+        pace = self.pace(now)
+        plan, goes = deepest(self._unfinished(), later(free_at(self.hands, pace, now), AROUND_MS), pace)
         over = [job for job in self.queue if not job.running and job.given >= 0 and goes.get(job.id, 0) <= job.given]
         for job in over:
-            self._finish(job, self._short(job))
+            self._finish(job, job.cut_reason())
         for worker in idle:
             chunk = next_chunk(plan, worker)
             if chunk is None:
@@ -293,7 +250,7 @@ class Dispatcher:
             if job.tries or ends_in_time(job, max(job.place, job.cheapest()), now, pace):
                 jobs.append(job)
             elif job.given >= 0:
-                self._finish(job, self._short(job))
+                self._finish(job, job.cut_reason())
             else:
                 why = "The machine became too slow to answer within this deadline."
                 self._refuse(job, Refusal(503, "overloaded", why, max(0.05, pace.mean * chunk.usual_ms() / 1000)))
@@ -323,7 +280,7 @@ class Dispatcher:
         hand.busy = Busy(run, now, until)
         for job in jobs:
             job.running, job.ready, job.worker = True, False, worker
-            self._foresee(job, until)
+            job.foresee(until)
         self.effects.append(Send(worker, run))
 
     def _unfinished(self) -> list[Job]:
@@ -334,20 +291,19 @@ class Dispatcher:
         """Ends what runs sooner, where somebody who came would be late, or have to end much sooner than what runs."""
         if not any(hand.busy is not None and hand.busy.target > hand.busy.run.place for hand in self.hands.values()):
             return
-        pace, around = self.pace(now), AROUND_MS / 1000
-        queue, free = self._unfinished(), {worker: time + around for worker, time in self.free(now).items()}
+        pace = self.pace(now)
+        queue, free = self._unfinished(), later(free_at(self.hands, pace, now), AROUND_MS)
         if holds_until(work_at(queue, None, 1.0), free, pace) is None:
             return  # everybody goes as deep as may be
         plan, goes = deepest(queue, free, pace)
         if plan.late is None and not self._uneven(queue, goes):
             return
-        cut = self._cut(now)
+        cut = cut_short(self.hands, pace, now)
         if cut is None:
             return
         free, places = cut
-        before = self._pretend(places)
-        other, goes = deepest(self._unfinished(), {worker: time + around for worker, time in free.items()}, pace)
-        self._pretend(before)
+        with as_if_cut(places):
+            other, goes = deepest(self._unfinished(), later(free, AROUND_MS), pace)
         if plan.late is not None or other.late is None:
             for worker, hand in self.hands.items():
                 if hand.busy is not None and any(job in places for job in hand.busy.run.jobs):
@@ -370,25 +326,14 @@ class Dispatcher:
         if target < busy.target:
             busy.target = target
             for job in run.jobs:
-                self._foresee(job, max(places.get(job, 0) - 1, target))
+                job.foresee(max(places.get(job, 0) - 1, target))
             self.effects.append(Send(worker, Shorten(run.id, target)))
-
-    def _note(self, jobs: list[Job], place: int, logits: Array) -> None:
-        """Answers of a place, one for each job."""
-        finite = np.asarray(np.isfinite(logits.reshape(len(logits), -1)).all(1))
-        for row, job in enumerate(jobs):
-            if job.gone or place not in job.choices:
-                continue
-            if not finite[row]:
-                job.broken = True
-                continue
-            job.logits, job.given = logits[row], place
 
     def _ended(self, worker: int, hand: Hand, place: int) -> None:
         """A run is over, behind this place: who is done, and who goes on."""
         assert hand.busy is not None
         run, hand.busy = hand.busy.run, None
-        sure = self._sure(run.jobs, place)
+        sure = sure_of(run.jobs, place)
         for job in run.jobs:
             job.running = False
             if job.gone:
@@ -401,7 +346,7 @@ class Dispatcher:
             if job.broken:
                 self._give_up(job, Refusal(503, "model_unhealthy", "The model gave values that are not finite."))
             elif job.given == place and (place >= job.deepest or run.track.choice):
-                self._finish(job, job.reason if place >= job.deepest else self._short(job))
+                self._finish(job, job.cut_reason())
             elif job in sure:
                 self._finish(job, "confident")
             else:
@@ -414,25 +359,7 @@ class Dispatcher:
                 assert job.logits is not None
                 self.effects.append(Done(job, place, job.logits, "deadline", False))
 
-    def _sure(self, jobs: list[Job], place: int) -> list[Job]:
-        """Those whose policy says that they stop here."""
-        asked = [job for job in jobs if job.policy is not None and not job.gone and job.given == place]
-        found = []
-        for policy in dict.fromkeys(job.policy for job in asked):
-            own = [job for job in asked if job.policy == policy]  # every request has a policy of its own
-            assert policy is not None
-            number = own[0].choices.index(place)
-            stops = policy.stops(number, np.stack([job.logits for job in own if job.logits is not None]))
-            found += [job for job, stop in zip(own, stops.tolist()) if stop]
-        return found
-
     # --- ends ---------------------------------------------------------------------------------------------------------
-
-    def _short(self, job: Job) -> str:
-        """Why it ended before it had to: others wanted their turn, or its own time was up."""
-        if job.given >= job.deepest:
-            return job.reason
-        return "load" if job.given < job.alone else "deadline"
 
     def _finish(self, job: Job, reason: str) -> None:
         assert job.logits is not None
@@ -446,7 +373,7 @@ class Dispatcher:
     def _give_up(self, job: Job, why: Refusal) -> None:
         """With the answer in hand, if there is one."""
         if job.given >= 0 and len(job.choices) > 1:
-            self._finish(job, self._short(job))
+            self._finish(job, job.cut_reason())
         else:
             self._refuse(job, why)
 
@@ -468,7 +395,3 @@ class Dispatcher:
     def _flush(self, worker: int, hand: Hand) -> None:
         self.effects.append(Send(worker, Forget(hand.forgotten)))
         hand.forgotten = []
-
-
-def _order(job: Job) -> tuple[float, int]:
-    return job.deadline, job.id

@@ -1,7 +1,9 @@
 """What is in the queue, and what comes out of it: plain data that the dispatcher and those who carry it out share."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
+
+import numpy as np
 
 from supple.policy.policy import Policy
 from supple.server.requests import Array, Refusal
@@ -31,6 +33,17 @@ class Job(Sample):
     @property
     def deepest(self) -> int:
         return self.choices[-1]
+
+    def cut_reason(self) -> str:
+        """Why it ended before it had to: others wanted their turn, or its own time was up."""
+        if self.given >= self.deepest:
+            return self.reason
+        return "load" if self.given < self.alone else "deadline"
+
+    def foresee(self, until: int) -> None:
+        """Where it will be when what runs of it is over: behind a place, with its answer if that gives one."""
+        self.place = len(self.track.points) if self.track.choice else until + 1
+        self.answered = until if until in self.choices else self.given
 
 
 class Run(NamedTuple):
@@ -100,22 +113,29 @@ class Step(NamedTuple):
     logits: Array | None
 
 
-@dataclass(eq=False, slots=True)
-class Busy:
-    """What a worker is at."""
-
-    run: Run
-    began: float
-    target: int  # as far as it goes, as far as is known here
-    told: int = 0  # steps
-    ms: float = 0.0
+# --- answers of a place -----------------------------------------------------------------------------------------------
 
 
-@dataclass(eq=False, slots=True)
-class Hand:
-    """One worker, as it is known here."""
+def note(jobs: list[Job], place: int, logits: Array) -> None:
+    """The answers in hand from now on, one for each job."""
+    finite = np.asarray(np.isfinite(logits.reshape(len(logits), -1)).all(1))
+    for row, job in enumerate(jobs):
+        if job.gone or place not in job.choices:
+            continue
+        if not finite[row]:
+            job.broken = True
+            continue
+        job.logits, job.given = logits[row], place
 
-    up_at: float | None  # when it is expected to be ready; None: it is
-    busy: Busy | None = None
-    killed: bool = False
-    forgotten: list[int] = field(default_factory=list)
+
+def sure_of(jobs: list[Job], place: int) -> list[Job]:
+    """Those whose policy says that they stop here."""
+    asked = [job for job in jobs if job.policy is not None and not job.gone and job.given == place]
+    found = []
+    for policy in dict.fromkeys(job.policy for job in asked):
+        own = [job for job in asked if job.policy == policy]  # every request has a policy of its own
+        assert policy is not None
+        number = own[0].choices.index(place)
+        stops = policy.stops(number, np.stack([job.logits for job in own if job.logits is not None]))
+        found += [job for job, stop in zip(own, stops.tolist()) if stop]
+    return found

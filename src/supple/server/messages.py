@@ -1,4 +1,6 @@
-"""What the front and a worker tell each other: plain data, pickled, each message behind its length."""
+"""What the front and a worker tell each other: plain data, pickled, each message behind its length. `Shorten`, `Forget`
+and `Step` of jobs.py are told as they are.
+"""
 
 import pickle
 import struct
@@ -8,7 +10,7 @@ from typing import Any, NamedTuple
 
 from supple.inference.engines import Stage
 from supple.policy.policy import Policy
-from supple.server.requests import Array
+from supple.server.jobs import Step
 from supple.server.slots import Slots
 
 Times = dict[int, float]  # median ms by batch size
@@ -118,20 +120,9 @@ class Command(NamedTuple):
     tells: frozenset[int]
 
 
-class Shortened(NamedTuple):
-    id: int
-    target: int
-
-
-class Forgotten(NamedTuple):
-    samples: tuple[int, ...]
-
-
 class Told(NamedTuple):
-    """Steps of a command: place, ms, logits where they were read."""
-
     id: int
-    steps: tuple[tuple[int, float, Array | None], ...]
+    steps: tuple[Step, ...]
     final: bool
 
 

@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,37 +17,18 @@ import numpy as np
 
 from supple.errors import SuppleError
 from supple.inference.inputs import parts_of
-from supple.inference.result import predictions
-from supple.inference.walk import Reached
 from supple.server.crew import Crew
 from supple.server.jobs import Done, Effect, Job, Refused, Release
 from supple.server.messages import Opening
 from supple.server.pacing import Drift, Fading
 from supple.server.requests import Answer, Given, Options, Refusal
-from supple.server.served import Served, Way
+from supple.server.served import Served
 from supple.server.slots import Slots
-from supple.tasks import get_task
+from supple.server.tickets import Ticket
 from supple.text import say
 
 RECENT_S = 10.0  # that `load` looks back
 STEP_S = 0.02  # between looks whether everybody has an answer, when the service ends
-Outcome = Done | Refusal
-
-
-@dataclass(eq=False, slots=True)
-class Ticket:
-    """One input of a request, on its way."""
-
-    index: int
-    job: Job
-    way: Way
-    crew: Crew
-    served: Served
-    deadline_ms: float | None
-    told: Callable[[Answer | Refusal], None]
-    shown: Answer | None = None  # the last exit that was told in time, of a stream
-    decoding: asyncio.Task[None] | None = None  # while it is
-    released: bool = False  # its slot may go as soon as it is not decoded any more
 
 
 class Service:
@@ -80,7 +61,7 @@ class Service:
         self._decode_ms, self._decoding = Fading(5.0), 0
         self._tickets: dict[int, Ticket] = {}
         self._jobs = 0
-        self._recent: deque[tuple[float, str, float, float]] = deque()  # when, point, elapsed, compute
+        self._recent: deque[tuple[float, str, float]] = deque()  # when, point, ms
         self._background: set[asyncio.Task[None]] = set()
         self._closings: set[asyncio.Task[None]] = set()
         self._reloading = asyncio.Lock()
@@ -348,35 +329,13 @@ class Service:
         closing.add_done_callback(self._closings.discard)
 
     def _answer(self, ticket: Ticket, done: Done) -> None:
-        job, way = ticket.job, ticket.way
         now = self._clock()
-        elapsed = 1000 * (now - job.arrived)
-        if done.final and ticket.deadline_ms is not None and elapsed > ticket.deadline_ms:
-            late = Refusal(504, "late", "The answer was not ready within its deadline.")
-            ticket.told(late if ticket.shown is None else replace(ticket.shown, final=True))
-            return
-        point = job.track.points[done.place]
-        assert point is not None
-        temperatures = {} if way.policy is None else dict(zip(map(str, way.policy.points), way.policy.temperatures))
-        (prediction,) = predictions(
-            get_task(ticket.served.task),
-            ticket.served.classes,
-            [Reached(point, done.logits, done.reason)],
-            temperatures,
-            way.options or {},
-            elapsed_ms=elapsed,
-            in_time=None if ticket.deadline_ms is None else elapsed <= ticket.deadline_ms,
-            within_budget=None if way.budget is None else ticket.served.within_budget(point, way.budget),
-        )
-        if done.final:
-            self._recent.append((now, point, elapsed, job.compute_ms))
-            while self._recent and self._recent[0][0] < now - RECENT_S:
+        what = ticket.answer(done, now)
+        if isinstance(what, Answer) and what.final:
+            self._recent.append((now, what.prediction.point, what.prediction.elapsed_ms))
+            while self._recent[0][0] < now - RECENT_S:
                 self._recent.popleft()
-        waited = max(0.0, elapsed - job.compute_ms)
-        answer = Answer(ticket.index, prediction, waited, job.compute_ms, done.final)
-        if prediction.in_time:
-            ticket.shown = answer
-        ticket.told(answer)
+        ticket.told(what)
 
     # --- beside requests ----------------------------------------------------------------------------------------------
 

@@ -29,15 +29,14 @@ from supple.inference.inputs import zeros
 from supple.inference.predictor import Predictor
 from supple.inference.select import predictor
 from supple.networks import located
+from supple.server.jobs import Forget, Shorten, Step
 from supple.server.messages import (
     Broke,
     Command,
     Facts,
     Failed,
-    Forgotten,
     Opening,
     Setup,
-    Shortened,
     Times,
     Told,
     Up,
@@ -45,7 +44,6 @@ from supple.server.messages import (
     packed,
     unpacked,
 )
-from supple.server.requests import Array
 from supple.server.slots import Slots
 from supple.text import one_line
 
@@ -103,8 +101,8 @@ class Worker:
             except Exception as error:  # whatever an engine says: its samples are refused, the others go on
                 print(f"supple: {message.model} does not run: {one_line(error)}", file=sys.stderr, flush=True)
                 self.pipe.send(Broke(message.id, one_line(error)))
-        elif isinstance(message, Forgotten):
-            for sample in message.samples:
+        elif isinstance(message, Forget):
+            for sample in message.jobs:
                 self._held.pop(sample, None)
         elif isinstance(message, UseSlots):
             self.slots = message.slots
@@ -114,7 +112,7 @@ class Worker:
         """How far a command goes, after what has come in meanwhile."""
         while self.pipe.waiting():
             message = self.pipe.recv()
-            if isinstance(message, Shortened):
+            if isinstance(message, Shorten):
                 target = min(target, message.target) if message.id == command.id else target
             else:
                 self._news.append(message)
@@ -131,13 +129,13 @@ class Worker:
         began = time.perf_counter()
         logits = model.run_point(point, self._inputs(command))
         took = 1000 * (time.perf_counter() - began)
-        self.pipe.send(Told(command.id, ((command.target, took, logits),), True))
+        self.pipe.send(Told(command.id, (Step(command.target, took, logits),), True))
 
     def _along(self, command: Command) -> None:
         """Stage by stage, until the place that is asked for; where news shorten the way, the place where it ends
         answers too."""
         model, target = self.models[command.model], command.target
-        steps: list[tuple[int, float, Array | None]] = []
+        steps: list[Step] = []
         began = time.perf_counter()
         state = self._inputs(command) if command.place == 0 else self._gathered(command.samples)
         for k in range(command.place, target + 1):
@@ -148,7 +146,7 @@ class Worker:
             if stage.head is not None and (k in command.reads or k >= target):
                 logits = model.run_head(k, state)
             now = time.perf_counter()
-            steps.append((k, 1000 * (now - began), logits))
+            steps.append(Step(k, 1000 * (now - began), logits))
             began = now
             if k >= target:
                 break
