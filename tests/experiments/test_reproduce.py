@@ -14,7 +14,7 @@ from PIL import Image
 from test_declared import TINY
 
 import supple
-from supple.errors import CheckpointError, RecipeError
+from supple.errors import CheckpointError, DataError, RecipeError
 from supple.experiments import declared, reproduction
 from supple.experiments.page import BEGIN, END
 from supple.experiments.running import run_one
@@ -245,6 +245,20 @@ def test_mistakes_are_refused_with_a_cure(places, command, tmp_path):
     recipe = {**experiment()["recipe"], "train": train}
     (tmp_path / "auto.yaml").write_text(yaml.safe_dump(experiment(recipe=recipe), sort_keys=False))
     command("reproduce", tmp_path / "auto.yaml", *words).refused(2, "train.precision is auto", "fp32")
+
+
+def test_files_that_are_not_at_hand_are_named_before_anything_runs(places, tmp_path):
+    weights = {"file": "no-such.safetensors", "sha256": 64 * "0"}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(experiment(weights=weights), sort_keys=False))
+    with pytest.raises(DataError, match="there are no weights no-such.safetensors"):
+        supple.reproduce(tmp_path / "mine.yaml", **places, start=None)
+    made = experiment()
+    copied = {"copycat": {"labeller": "learnt", "root": "no-such-folder"}}
+    made["arms"]["still"] = {"after": "learnt", "sections": copied}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(made, sort_keys=False))
+    with pytest.raises(DataError, match="no-such-folder"):
+        supple.reproduce(tmp_path / "mine.yaml", **places, start=None)
+    assert not places["runs"].exists()
 
 
 def test_jobs_are_a_number(places):

@@ -13,7 +13,7 @@ from supple.experiments.jobs import Job, jobs_for, parse_label, runs_folder
 from supple.experiments.page import PICTURE, Row, picture, rows_of, terminal, updated
 from supple.experiments.processes import Processes, Start, run_jobs
 from supple.experiments.results import Results, read_results
-from supple.experiments.running import check_recipes, limited, run_one
+from supple.experiments.running import check_files, check_recipes, limited, run_one
 from supple.machine import machine
 from supple.text import say
 
@@ -84,6 +84,7 @@ def reproduce(
             missing += needed
         for job in {(job.name, job.arm): job for job in missing}.values():
             check_recipes(job)
+            check_files(job)
         with Processes(quiet=not progress).passing_on() as processes:
             done, over = run_jobs(missing, start or processes.start, jobs, processes.stop)
         ran, stopped = [f"{job.stem}/{job.label}" for job in done], [error.cause for error in over]

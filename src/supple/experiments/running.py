@@ -47,6 +47,19 @@ def check_recipes(job: Job) -> None:
     must_know(skeleton(recipe), experiment.evaluated(job.arm), f"{job.name}: {job.arm}")
 
 
+def check_files(job: Job) -> None:
+    """Refuses, before anything runs, weights and images to copy that are not at hand."""
+    from supple.data._io.paths import find
+
+    arm, weights = job.experiment.arms[job.arm], job.experiment.weights
+    if arm.pool is None:
+        if weights is not None and arm.after is None:
+            find_weights(weights)
+        copied = job.experiment.document(job.arm).get("copycat")
+        if copied is not None:
+            find(str(copied["root"]))
+
+
 def run_one(job: Job, quiet: bool = False) -> None:
     """Trains one run, or makes it from others, evaluates it on all test images, and writes its result."""
     import torch
