@@ -9,6 +9,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -21,22 +22,34 @@ import supple
 from supple.cluster.ray_local import must_answer
 
 pytestmark = pytest.mark.system
+LOOPBACK = {"0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F"}  # of IPv4, of IPv6
 ENV = {
     **os.environ,
     "RAY_worker_niceness": "0",
 }  # other tests run beside these: Ray's own 15 would wait for all of them
 
 
-def left(folder: Path) -> list[str]:
+def left(folder: Path) -> list[Path]:
     """The processes that work in a folder: all that a command started there."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
-            if (path / "cwd").readlink() == folder:
-                found.append((path / "cmdline").read_text().replace("\0", " "))
+            if (path / "cwd").readlink() == folder and (path / "cmdline").read_bytes():
+                found.append(path)
         except OSError:
             continue  # another user's, or it has ended
     return found
+
+
+def listens_at(folder: Path) -> set[str]:
+    """The addresses, as /proc writes them, that processes which work in a folder listen at."""
+    sockets = set()
+    for process in left(folder):
+        for handle in (process / "fd").iterdir():
+            with suppress(OSError):
+                sockets.add(str(handle.readlink()))
+    rows = [line.split() for name in ("tcp", "tcp6") for line in Path("/proc/net", name).read_text().splitlines()[1:]]
+    return {row[1].split(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets}
 
 
 @pytest.fixture
@@ -106,6 +119,9 @@ def test_a_batch_that_was_interrupted_goes_on_where_it_stopped(exits_run, source
         while not any(out.glob("part-*")):
             assert started.poll() is None, started.communicate()[1]
             time.sleep(0.01)
+        heard = listens_at(here)
+        assert heard
+        assert heard <= LOOPBACK
         os.killpg(started.pid, signal.SIGINT)  # as a terminal does, Ray's processes among them
         said = started.communicate(timeout=60)[1]
     finally:
