@@ -68,8 +68,8 @@ def words(*given: object) -> list[str]:
     return [sys.executable, "-m", "supple", *map(str, given)]
 
 
-def run(here: Path, *given: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(words(*given), cwd=here, env=ENV, capture_output=True, text=True, timeout=240)
+def run(here: Path, *given: object, **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words(*given), cwd=here, env=ENV | more, capture_output=True, text=True, timeout=240)
 
 
 @pytest.fixture(scope="module")
@@ -157,3 +157,39 @@ def test_an_address_that_nothing_listens_at_is_refused_at_once():
         with pytest.raises(supple.SuppleError, match="no Ray cluster answers"):
             must_answer(address)
     assert time.monotonic() - began < 10
+
+
+HEAD = """
+import os, sys, time
+from supple.cluster.ray_local import connect
+
+with connect(None, 2) as ray:
+    print(ray.get_runtime_context().gcs_address, os.environ["RAY_AUTH_TOKEN_PATH"], flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_cluster_is_joined_with_its_token_and_not_without(exits_run, source, here, tmp_path):
+    out = tmp_path / "out"
+    head = subprocess.Popen(
+        [sys.executable, "-c", HEAD], cwd=here, env=ENV, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        address, token = head.stdout.readline().split()
+        assert Path(token).stat().st_mode & 0o777 == 0o600
+        assert Path(token).parent.stat().st_mode & 0o777 == 0o700
+        given = ("predict", exits_run, source / "files", "--ray", "--workers", 1, "--engine", "torch", "--out", out)
+        given = (*given, "--ray-address", address)
+        refused = run(here, *given)
+        assert (refused.returncode, refused.stdout) == (1, "")
+        cause, cure = refused.stderr.splitlines()
+        assert f"the Ray cluster at {address} cannot be joined" in cause
+        assert "RAY_AUTH_TOKEN_PATH" in cure
+        more = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": token}
+        joined = run(here, *given, **more)
+        assert joined.returncode == 0, joined.stderr
+        assert parquet.read_table(out).num_rows == 30
+        assert head.poll() is None  # only those that joined have left
+    finally:
+        head.communicate("")
+    assert not Path(token).exists()
