@@ -107,18 +107,45 @@ def test_a_batch_answers_every_row_as_single_predictions_do(exits_run, source, h
         assert sorted((row["label"] or "") for row in kind) == sorted((row["label"] or "") for row in rows[:30])
 
 
-def test_a_batch_that_was_interrupted_goes_on_where_it_stopped(exits_run, source, here, tmp_path):
-    out, files = tmp_path / "out", tmp_path / "many"
-    files.mkdir()
+@pytest.fixture(scope="module")
+def many(source, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("many")
     for number in range(12_000):
-        (files / f"{number:05d}.png").symlink_to(source / "files" / "03.png")
-    command = words("predict", exits_run, files, "--ray", "--workers", 1, "--out", out, "--engine", "torch")
+        (folder / f"{number:05d}.png").symlink_to(source / "files" / "03.png")
+    return folder
+
+
+def first_part(started: subprocess.Popen[str], out: Path) -> None:
+    while not any(out.glob("part-*")):
+        assert started.poll() is None, started.communicate()[1]
+        time.sleep(0.01)
+
+
+def test_an_actor_that_is_killed_is_replaced_and_no_answer_is_lost(exits_run, many, here, tmp_path):
+    out = tmp_path / "out"
+    command = words("predict", exits_run, many, "--ray", "--workers", 2, "--out", out, "--engine", "torch", "--json")
+    how = {"cwd": here, "env": ENV, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    started = subprocess.Popen(command, text=True, **how)
+    try:
+        first_part(started, out)
+        actors = [one for one in left(here) if b"ray::MapWorker" in (one / "cmdline").read_bytes()]
+        os.kill(int(actors[0].name), signal.SIGKILL)
+        said, errors = started.communicate(timeout=240)
+    finally:
+        started.kill()
+    assert started.returncode == 0, errors
+    assert json.loads(said)["rows"] == 12_000
+    paths = parquet.read_table(out)["path"].to_pylist()
+    assert paths == sorted(map(str, many.iterdir()))
+
+
+def test_a_batch_that_was_interrupted_goes_on_where_it_stopped(exits_run, many, here, tmp_path):
+    out = tmp_path / "out"
+    command = words("predict", exits_run, many, "--ray", "--workers", 1, "--out", out, "--engine", "torch")
     how = {"cwd": here, "env": ENV, "text": True, "start_new_session": True}
     started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how)
     try:
-        while not any(out.glob("part-*")):
-            assert started.poll() is None, started.communicate()[1]
-            time.sleep(0.01)
+        first_part(started, out)
         heard = listens_at(here)
         assert heard
         assert heard <= LOOPBACK

@@ -110,10 +110,11 @@ def _silent() -> Iterator[None]:
 def _environment(values: dict[str, str]) -> Iterator[None]:
     """These variables for a while, read by Ray and inherited by what it starts."""
     from ray import _raylet
-    from ray._private import ray_constants
+    from ray._private import ray_constants, worker
 
     before = {name: os.environ.get(name) for name in values}
     remote, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, LOOPBACK not in values
+    worker._worker_logs_enabled = False  # else what happens to its processes is printed, among answers, on stdout
     os.environ.update(values)
     try:
         _raylet.Config.initialize("")  # type: ignore[attr-defined]  # reads them again, if Ray was imported before
