@@ -58,7 +58,7 @@ def here(tmp_path) -> Iterator[Path]:
     folder = tmp_path / "here"
     folder.mkdir()
     yield folder
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60  # a worker that was about to start sees only then that its cluster has gone
     while left(folder) and time.monotonic() < end:
         time.sleep(0.1)
     assert not left(folder)
