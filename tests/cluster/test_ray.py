@@ -9,6 +9,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -21,22 +22,34 @@ import supple
 from supple.cluster.ray_local import must_answer
 
 pytestmark = pytest.mark.system
+LOOPBACK = {"0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F"}  # of IPv4, of IPv6
 ENV = {
     **os.environ,
     "RAY_worker_niceness": "0",
 }  # other tests run beside these: Ray's own 15 would wait for all of them
 
 
-def left(folder: Path) -> list[str]:
+def left(folder: Path) -> list[Path]:
     """The processes that work in a folder: all that a command started there."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
-            if (path / "cwd").readlink() == folder:
-                found.append((path / "cmdline").read_text().replace("\0", " "))
+            if (path / "cwd").readlink() == folder and (path / "cmdline").read_bytes():
+                found.append(path)
         except OSError:
             continue  # another user's, or it has ended
     return found
+
+
+def listens_at(folder: Path) -> set[str]:
+    """The addresses, as /proc writes them, that processes which work in a folder listen at."""
+    sockets = set()
+    for process in left(folder):
+        for handle in (process / "fd").iterdir():
+            with suppress(OSError):
+                sockets.add(str(handle.readlink()))
+    rows = [line.split() for name in ("tcp", "tcp6") for line in Path("/proc/net", name).read_text().splitlines()[1:]]
+    return {row[1].split(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets}
 
 
 @pytest.fixture
@@ -45,7 +58,7 @@ def here(tmp_path) -> Iterator[Path]:
     folder = tmp_path / "here"
     folder.mkdir()
     yield folder
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60  # a worker that was about to start sees only then that its cluster has gone
     while left(folder) and time.monotonic() < end:
         time.sleep(0.1)
     assert not left(folder)
@@ -55,8 +68,8 @@ def words(*given: object) -> list[str]:
     return [sys.executable, "-m", "supple", *map(str, given)]
 
 
-def run(here: Path, *given: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(words(*given), cwd=here, env=ENV, capture_output=True, text=True, timeout=240)
+def run(here: Path, *given: object, **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words(*given), cwd=here, env=ENV | more, capture_output=True, text=True, timeout=240)
 
 
 @pytest.fixture(scope="module")
@@ -94,18 +107,48 @@ def test_a_batch_answers_every_row_as_single_predictions_do(exits_run, source, h
         assert sorted((row["label"] or "") for row in kind) == sorted((row["label"] or "") for row in rows[:30])
 
 
-def test_a_batch_that_was_interrupted_goes_on_where_it_stopped(exits_run, source, here, tmp_path):
-    out, files = tmp_path / "out", tmp_path / "many"
-    files.mkdir()
+@pytest.fixture(scope="module")
+def many(source, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("many")
     for number in range(12_000):
-        (files / f"{number:05d}.png").symlink_to(source / "files" / "03.png")
-    command = words("predict", exits_run, files, "--ray", "--workers", 1, "--out", out, "--engine", "torch")
+        (folder / f"{number:05d}.png").symlink_to(source / "files" / "03.png")
+    return folder
+
+
+def first_part(started: subprocess.Popen[str], out: Path) -> None:
+    while not any(out.glob("part-*")):
+        assert started.poll() is None, started.communicate()[1]
+        time.sleep(0.01)
+
+
+def test_an_actor_that_is_killed_is_replaced_and_no_answer_is_lost(exits_run, many, here, tmp_path):
+    out = tmp_path / "out"
+    command = words("predict", exits_run, many, "--ray", "--workers", 2, "--out", out, "--engine", "torch", "--json")
+    how = {"cwd": here, "env": ENV, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    started = subprocess.Popen(command, text=True, **how)
+    try:
+        first_part(started, out)
+        actors = [one for one in left(here) if b"ray::MapWorker" in (one / "cmdline").read_bytes()]
+        os.kill(int(actors[0].name), signal.SIGKILL)
+        said, errors = started.communicate(timeout=240)
+    finally:
+        started.kill()
+    assert started.returncode == 0, errors
+    assert json.loads(said)["rows"] == 12_000
+    paths = parquet.read_table(out)["path"].to_pylist()
+    assert paths == sorted(map(str, many.iterdir()))
+
+
+def test_a_batch_that_was_interrupted_goes_on_where_it_stopped(exits_run, many, here, tmp_path):
+    out = tmp_path / "out"
+    command = words("predict", exits_run, many, "--ray", "--workers", 1, "--out", out, "--engine", "torch")
     how = {"cwd": here, "env": ENV, "text": True, "start_new_session": True}
     started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how)
     try:
-        while not any(out.glob("part-*")):
-            assert started.poll() is None, started.communicate()[1]
-            time.sleep(0.01)
+        first_part(started, out)
+        heard = listens_at(here)
+        assert heard
+        assert heard <= LOOPBACK
         os.killpg(started.pid, signal.SIGINT)  # as a terminal does, Ray's processes among them
         said = started.communicate(timeout=60)[1]
     finally:
@@ -141,3 +184,39 @@ def test_an_address_that_nothing_listens_at_is_refused_at_once():
         with pytest.raises(supple.SuppleError, match="no Ray cluster answers"):
             must_answer(address)
     assert time.monotonic() - began < 10
+
+
+HEAD = """
+import os, sys, time
+from supple.cluster.ray_local import connect
+
+with connect(None, 2) as ray:
+    print(ray.get_runtime_context().gcs_address, os.environ["RAY_AUTH_TOKEN_PATH"], flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_cluster_is_joined_with_its_token_and_not_without(exits_run, source, here, tmp_path):
+    out = tmp_path / "out"
+    head = subprocess.Popen(
+        [sys.executable, "-c", HEAD], cwd=here, env=ENV, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        address, token = head.stdout.readline().split()
+        assert Path(token).stat().st_mode & 0o777 == 0o600
+        assert Path(token).parent.stat().st_mode & 0o777 == 0o700
+        given = ("predict", exits_run, source / "files", "--ray", "--workers", 1, "--engine", "torch", "--out", out)
+        given = (*given, "--ray-address", address)
+        refused = run(here, *given)
+        assert (refused.returncode, refused.stdout) == (1, "")
+        cause, cure = refused.stderr.splitlines()
+        assert f"the Ray cluster at {address} cannot be joined" in cause
+        assert "RAY_AUTH_TOKEN_PATH" in cure
+        more = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": token}
+        joined = run(here, *given, **more)
+        assert joined.returncode == 0, joined.stderr
+        assert parquet.read_table(out).num_rows == 30
+        assert head.poll() is None  # only those that joined have left
+    finally:
+        head.communicate("")
+    assert not Path(token).exists()

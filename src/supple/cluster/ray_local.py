@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import shutil
 import socket
 import sys
 import tempfile
@@ -14,6 +15,7 @@ from typing import Any
 from supple.errors import RecipeError, SuppleError
 from supple.text import one_line
 
+LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # "0": else Ray replaces 127.0.0.1 by an address that others reach
 PATIENCE_S = 5.0  # for a first answer of an address
 
 
@@ -36,36 +38,40 @@ def connect(address: str | None = None, cpus: int | None = None) -> Iterator[Any
     if ray.is_initialized():
         yield ray
         return
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-    if address is not None:
-        must_answer(address)
-        try:
-            ray.init(address, **quiet)
-        except Exception as error:  # of many kinds; a wrong token is one
-            cure = "Check the address, and the token: RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=FILE."
-            raise RayError(f"the Ray cluster at {address} cannot be joined: {one_line(error)}", cure) from None
-        try:
-            yield ray
-        finally:
-            ray.shutdown()
-        return
-    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as place:  # sockets: short
-        token = Path(place) / "token"
+    place = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # only this user looks into it; short: it holds sockets
+    values = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "fatal"}
+    if address is None:
+        token = place / "token"
         token.touch(0o600)
         token.write_text(secrets.token_hex(32))
-        guard = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
-        with _environment(**guard, RAY_USAGE_STATS_ENABLED="0", RAY_BACKEND_LOG_LEVEL="fatal"):
-            try:
-                alone: dict[str, Any] = {
-                    "include_dashboard": False,
-                    "_node_ip_address": "127.0.0.1",
-                    "_temp_dir": place,
-                }
-                with _silent():
-                    ray.init("local", num_cpus=cpus, **alone, **quiet)
-                yield ray
-            finally:
-                ray.shutdown()
+        values |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
+    else:
+        must_answer(address)
+    if address is None or address.startswith("127."):
+        values[LOOPBACK] = "0"
+    try:
+        with _environment(values):
+            _init(ray, address, cpus, place / "r")
+            yield ray
+    finally:
+        ray.shutdown()
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _init(ray: Any, address: str | None, cpus: int | None, place: Path) -> None:
+    how: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    if LOOPBACK in os.environ:
+        how["_node_ip_address"] = "127.0.0.1"
+    if address is None:
+        how |= {"num_cpus": cpus, "include_dashboard": False, "_temp_dir": str(place)}
+    try:
+        with _silent():
+            ray.init(address or "local", **how)
+    except Exception as error:  # of many kinds; a wrong token is one
+        if address is None:
+            raise RayError(f"Ray does not start here: {one_line(error)}", "See why: --debug.") from error
+        cure = "Check the address, and the token: RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=FILE."
+        raise RayError(f"the Ray cluster at {address} cannot be joined: {one_line(error)}", cure) from error
 
 
 def must_answer(address: str) -> None:
@@ -101,16 +107,20 @@ def _silent() -> Iterator[None]:
 
 
 @contextmanager
-def _environment(**values: str) -> Iterator[None]:
+def _environment(values: dict[str, str]) -> Iterator[None]:
     """These variables for a while, read by Ray and inherited by what it starts."""
     from ray import _raylet
+    from ray._private import ray_constants, worker
 
     before = {name: os.environ.get(name) for name in values}
+    remote, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, LOOPBACK not in values
+    worker._worker_logs_enabled = False  # else what happens to its processes is printed, among answers, on stdout
     os.environ.update(values)
     try:
         _raylet.Config.initialize("")  # type: ignore[attr-defined]  # reads them again, if Ray was imported before
         _raylet.AuthenticationTokenLoader.instance().reset_cache()  # type: ignore[attr-defined]
         yield
     finally:
+        ray_constants.ENABLE_RAY_CLUSTER = remote
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
