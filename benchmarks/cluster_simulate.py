@@ -2,10 +2,9 @@
 
     python benchmarks/cluster_simulate.py runs/shuffled --requests 400
 
-The times that go into the simulation (of a layer, of a hop, of stem and head) are measured on the same cluster, with
-one request at a time and a pause after each, as the requests leave them; then requests come at three rates, given as
-shares of what one core could do, and the simulation gets the same ones. All processes share the cores of this machine,
-in the simulation too.
+The times that go into the simulation (of a layer, of a hop, of stem and head) are measured on the same cluster, one
+request at a time, with a pause before each. Then requests come at rates that are shares of what one core could do, and
+the simulation gets the same. All processes share the cores of this machine, in the simulation too.
 """
 
 import argparse

@@ -90,7 +90,7 @@ def test_nodes_that_died_are_back_and_another_joins(cluster):
     joined = json.loads(cluster("add", "--layers", "2-3", "--json"))["node"]
     assert (joined["name"], joined["layers"]) == ("node-4", [2, 3])
     until, nodes = time.monotonic() + LONG_S, {}
-    while time.monotonic() < until and not (nodes and all(row["answers"] for row in nodes.values())):
+    while time.monotonic() < until and not (len(nodes) == 4 and all(row["answers"] for row in nodes.values())):
         nodes = {row["name"]: row for row in json.loads(cluster("status", "--json"))["nodes"]}
     assert {name: row["layers"] for name, row in nodes.items()} == {
         "node-1": [1],

@@ -133,7 +133,7 @@ def chaos(
     seed: Annotated[int, typer.Option(help="Of pictures and victims.")] = 0,
     json: Json = False,
 ) -> None:
-    """Kills random nodes while test pictures are answered; Ray starts them again. A line for every five seconds."""
+    """Kills random nodes while test pictures are answered; They are started again. A line for every five seconds."""
     from supple.cluster.chaos import Tally, lines
     from supple.cluster.session import session as opened
     from supple.text import say
