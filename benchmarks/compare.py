@@ -40,7 +40,7 @@ from supple import checkpoint, files
 from supple.data.loaders import as_batches
 from supple.data.splits import Splits
 from supple.experiments.results import path_of, write_result
-from supple.experiments.running import runs_folder
+from supple.experiments.jobs import runs_folder
 from supple.losses import make_objective
 from supple.machine import machine, versions
 from supple.methods.static import Static

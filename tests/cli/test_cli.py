@@ -351,7 +351,7 @@ def test_a_module_of_the_users_is_imported_before_a_verb_runs(command, tmp_path,
     (tmp_path / "mine_to_register.py").write_text(
         "from supple.backbones import BACKBONES\nBACKBONES['mine'] = BACKBONES['mobilenet_v1']\n"
     )
-    text = "data: {name: generated}\nbackbone: {name: mine, channels: [8, 8], strides: [2]}\nmethod: {name: slim}\n"
+    text = "data: {name: generated}\nbackbone: {name: mine, channels: [32, 32], strides: [2]}\nmethod: {name: slim}\n"
     (tmp_path / "r.yaml").write_text(text)
     command("profile", "r.yaml").refused(2, '"mine" is unknown', "--import MODULE")
     try:

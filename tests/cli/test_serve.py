@@ -50,7 +50,7 @@ def picture(exits_run: Path) -> bytes:
 def test_what_is_not_installed_is_named(command, monkeypatch, tmp_path):
     real = running.find_spec
     monkeypatch.setattr(running, "find_spec", lambda name: None if name in ("fastapi", "uvicorn") else real(name))
-    command("serve", tmp_path).refused(2, "fastapi and uvicorn are not installed", "pip install 'supple[serve]'")
+    command("serve", tmp_path).refused(2, "fastapi, uvicorn are not installed", "pip install 'supple[serve]'")
 
 
 @pytest.mark.parametrize(

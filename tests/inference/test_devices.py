@@ -55,6 +55,12 @@ def images(count: int = 4) -> np.ndarray:
     return np.random.default_rng(0).standard_normal((count, *SHAPE), np.float32)
 
 
+def assert_same(found, expected) -> None:
+    """But for rounding: the clock says in which memory format each of the two was the fastest."""
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one.logits, other.logits, rtol=1e-4, atol=1e-6)
+
+
 # --- the CPU, said or not ---------------------------------------------------------------------------------------------
 
 
@@ -70,7 +76,7 @@ def test_cpu_said_equals_nothing_said(exits_copy):
             for how in ({}, {"device": "cpu"}, {"device": "auto"} if not torch.cuda.is_available() else {})
         ]
         for answer in answers[1:]:
-            assert [one.logits.tobytes() for one in answer] == [one.logits.tobytes() for one in answers[0]]
+            assert_same(answer, answers[0])
     rows = supple.bench(exits_copy, rounds=5, threads=1, device="cpu")
     assert {row.machine for row in rows} == {machine()}
 
@@ -298,7 +304,7 @@ def test_predictions_come_from_the_device(exits_copy, gpu):
     expected = supple.predict(exits_copy, x, engine="torch", threads=1)
     assert gpu["inputs"] == 0
     found = supple.predict(exits_copy, x, engine="torch", threads=1, device="cuda")
-    assert [one.logits.tobytes() for one in found] == [one.logits.tobytes() for one in expected]
+    assert_same(found, expected)
     assert (gpu["inputs"], gpu[WAITED]) == (1, 1)
     model = load(exits_copy)
     assert len(supple.predict(model, x, threads=1, device="cuda")) == len(x)
