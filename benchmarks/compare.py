@@ -39,8 +39,8 @@ from compare_table import draw, page
 from supple import checkpoint, files
 from supple.data.loaders import as_batches
 from supple.data.splits import Splits
-from supple.experiments.results import path_of, write_result
 from supple.experiments.jobs import runs_folder
+from supple.experiments.results import path_of, write_result
 from supple.losses import make_objective
 from supple.machine import machine, versions
 from supple.methods.static import Static
