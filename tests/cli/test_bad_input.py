@@ -493,6 +493,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
     monkeypatch.setattr(os, "fsync", fsync)
 
 
+@pytest.mark.system
 def test_a_disk_that_fills_up_at_any_moment_of_saving_leaves_a_run_that_loads(command, slim_copy, disk):
     """Settling writes over a finished run: weights, manifest and ladder, each synced, and the folder after each."""
     x = torch.randn(4, 3, 16, 16)
@@ -528,6 +529,7 @@ def test_a_disk_that_fills_up_while_training_costs_no_finished_epoch(
     assert (out / WEIGHTS).read_bytes() == (exits_run / WEIGHTS).read_bytes()
 
 
+@pytest.mark.system
 def test_a_file_the_system_really_refuses_to_write_leaves_the_old_checkpoint(slim_copy):
     """No pretence: the kernel stops every file of this process at 4 kB (as root, a read-only folder would not)."""
     before = contents(slim_copy)

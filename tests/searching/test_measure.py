@@ -63,6 +63,7 @@ def test_the_tools_of_a_model_count_score_and_time_points_that_are_not_published
     assert len(model.ladder) == 0, "the model's own ladder is left alone"
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
 def test_an_engine_times_graphs_that_are_gone_afterwards(model, engine, monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

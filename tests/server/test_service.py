@@ -30,6 +30,8 @@ from supple.server.slots import Slots
 from supple.server.tickets import Ticket
 from supple.training.build import data_of
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture(scope="module")
 def exported(exits_run, tmp_path_factory) -> Path:
