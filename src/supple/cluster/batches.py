@@ -35,7 +35,6 @@ from supple.inference.select import Path_, predictor
 from supple.machine import cores
 from supple.networks import located
 from supple.progress import counting
-from supple.text import one_line
 
 JOB = "_job.json"  # what reads a folder as Parquet passes over such names
 ACTOR, READER = 0.75, 0.25  # CPUs: actors of a whole one each would leave none for those that read
@@ -330,4 +329,5 @@ def _over_ray(
                 yield from gathered.add(table)
         except Exception as error:  # Ray Data raises what failed inside errors of its own
             cure = "What is written stays, and the same call goes on with it. See why: --debug."
-            raise RayError(f"Ray gave up: {one_line(error)}", cure) from error
+            last = [type(error).__name__, *str(error).strip().splitlines()][-1]  # behind what Ray says of itself
+            raise RayError(f"Ray gave up: {last.strip()[:300]}", cure) from error
