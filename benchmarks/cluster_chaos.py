@@ -29,7 +29,7 @@ from supple.cluster import chaos, local, manage, remote
 from supple.cluster.chaos import Answered, Killed, storm
 from supple.cluster.node import Fault, Spec
 from supple.cluster.session import Session, session
-from supple.cluster.walk import Walked
+from supple.cluster.walk import PATIENCE_S, Walked
 from supple.machine import machine
 from supple.opening import open_source
 from supple.point import Group, Point
@@ -98,6 +98,7 @@ def main() -> None:
     parser.add_argument("--kill-every", type=float, default=5.0, help="seconds")
     parser.add_argument("--deadline-ms", type=float)
     parser.add_argument("--hop-ms", type=float, default=200.0)
+    parser.add_argument("--patience-s", type=float, default=PATIENCE_S, help="for a node, where none is alive")
     parser.add_argument("--fault", default="")
     parser.add_argument("--here", action="store_true", help="on the cluster that is there, not on one of its own")
     parser.add_argument("--seed", type=int, default=0)
@@ -109,6 +110,7 @@ def main() -> None:
     killed: list[Killed] = []
     own = cluster(given.run, given.nodes, given.replicas, given.fault, hop_deadline_ms=given.hop_ms)
     with session(given.run, hop_deadline_ms=given.hop_ms) if given.here else own as opened:
+        opened.walker.patience_s = given.patience_s
         walk = partial(opened.walker.walk, deadline_ms=given.deadline_ms)
         for x, _ in drawn[:10]:
             walk(x)  # the first calls open connections
