@@ -161,7 +161,7 @@ def stop(json: Json = False) -> None:
     if json:
         print_json({"processes": ended})
     else:
-        print("the nodes are ended." if ended is None else f"{ended} processes are ended.")
+        print("the nodes are ended." if ended is None else f"{ended} process{'es are' if ended != 1 else ' is'} ended.")
 
 
 @cluster.command()
