@@ -17,7 +17,8 @@ from supple.backbones._cut.timing import nearest_in_time, time_shares
 from supple.backbones.networks import timm_network
 from supple.recipe import load_recipe
 from supple.training import propose as proposing
-from supple.training.propose import Survey, look_at, propose
+from supple.training.propose import propose
+from supple.training.survey import Survey, look_at
 
 COLOURS = {"blue": (40, 60, 220), "green": (40, 200, 60), "red": (220, 50, 40)}
 

@@ -3,7 +3,6 @@
 The recipe is written down, to be changed.
 """
 
-import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,9 +20,6 @@ from supple.backbones._cut.timing import nearest_in_time
 from supple.backbones.networks import is_plain_vit, runs_at, timm_facts
 from supple.backbones.weights import available, cure_for, expected_input, published, start
 from supple.checkpoint import MANIFEST, RECIPE, STATE
-from supple.data._io.decode import header
-from supple.data._io.paths import Source
-from supple.data.classification.folder import folder
 from supple.errors import CheckpointError, DataError, RecipeError, SuppleError
 from supple.losses import make_objective
 from supple.methods import METHODS, build
@@ -34,13 +30,13 @@ from supple.training.autotune import Timing, choose
 from supple.training.loop import train
 from supple.training.optim import FINE_TUNING
 from supple.training.state import begin
+from supple.training.survey import Survey, look_at
 
 NETWORK = "tf_efficientnet_lite0"  # where its weights can be had
 FROM_NOTHING = "fastnet"
 TRUNKS = ("shuffle", "skip", "dense", "merge_tokens")  # methods that need a transformer as stem, blocks and head
 SHARES = (0.25, 0.5, 0.75)  # of the full network's time, at which it gets exits
 LEAST_PICTURES = 4  # for training, of each class on average
-LOOKED_AT = 200  # pictures whose size is read
 MINUTES = 30.0
 PROPOSED = "proposed.yaml"  # in the run folder
 SMALLEST, STEP = 64, 32  # pixels of a side
@@ -50,36 +46,10 @@ ENLARGED = 4  # times that a picture may be enlarged
 SEEN = {True: 250_000, False: 2_000_000}  # pictures that a training should see; it is not longer than MOST for that
 LEAST, MOST = {True: 4, False: 16}, {True: 20, False: 60}  # epochs of a useful training
 LONGEST = {True: 40, False: 120}  # epochs, however much time there is
-VALIDATION, FEW = 2000, 20  # pictures at most, and at least where there are four times as many
 EARLY = 0.3  # weight of an early exit's loss beside that of the full network, where this starts from weights
 WARM_STEPS = 100  # over which the rate rises, at least
 FORWARD = 3.0  # a training step takes so many times as long as an evaluation
 RESERVE = 0.85  # of the time for steps, the rest for reading, averaging, saving and the report
-
-
-@dataclass(frozen=True)
-class Survey:
-    """What was seen of the pictures."""
-
-    train: int
-    test: int
-    classes: int
-    side: int  # the median of the shorter sides, pixels
-    val: int = 0  # in a part of their own
-
-    @property
-    def validation(self) -> int:
-        """How many of the training pictures validate: a tenth, but enough of a small set to calibrate with."""
-        return max(1, min(FEW, self.train // 4), min(VALIDATION, self.train // 10))
-
-    @property
-    def learning(self) -> int:
-        """How many pictures an epoch has."""
-        return self.train if self.val else self.train - self.validation
-
-    def __str__(self) -> str:
-        all_of_them = some(self.train + self.val + self.test, "picture")
-        return f"{all_of_them} of {self.classes} classes, about {self.side} pixels a side"
 
 
 @dataclass(frozen=True)
@@ -175,25 +145,6 @@ def propose(
         _place_exits(plan)  # their shares of the time are others at another size
     _state_input(plan)
     return Proposal(_document(pictures, plan, epochs) | {"train": _train(plan, epochs) | chosen}, tuple(plan.reasons))
-
-
-def look_at(pictures: str) -> Survey:
-    """Counts the pictures, and reads the sizes of some of them."""
-    found = folder(root=pictures)
-    files: list[Source] = [*found.train.images]
-    step = max(1, len(files) // LOOKED_AT)
-    sides, unread = [], []
-    for source in files[::step]:
-        try:
-            sides.append(min(header(source)))
-        except DataError as error:
-            unread.append(error)  # named, counted and left out when they are all read
-    if not sides:
-        cure = "Paths in a table are relative to its folder." if pictures.lower().endswith(".csv") else "Replace them."
-        cause = f"{pictures}: none of {some(len(unread), 'picture')} looked at can be read. {unread[0].cause}"
-        raise DataError(cause, cure)
-    val = 0 if found.val is None else len(found.val)
-    return Survey(len(found.train), len(found.test), len(found.classes), int(statistics.median(sides)), val)
 
 
 # --- the network ------------------------------------------------------------------------------------------------------
