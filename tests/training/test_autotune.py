@@ -50,7 +50,7 @@ def test_mixed_precision_trains_through_fabric(tmp_path, monkeypatch):
     assert checkpoint.load(folder)(torch.randn(1, 3, 16, 16), FULL).dtype == torch.float32
 
 
-def probed(wanted, seconds, factor=lambda: 1.0):
+def probed(wanted, seconds, factor=lambda: 1.0, quiet=True):
     """The settings chosen, and the forms tried, where `seconds(last, bf16)` is the time of a step.
 
     `factor` is what logits are multiplied by: looked at in the precision that is tried.
@@ -72,7 +72,7 @@ def probed(wanted, seconds, factor=lambda: 1.0):
     objective = distill_objective(model.points)
     where = torch.device("cpu")
     batch, steps = splits.train.batch(torch.arange(32)), wanted.train.epochs * (len(splits.train) // 32)
-    chosen = choose(wanted.train, model, model.points, batch, steps, objective, where, quiet=True, clock=lambda: now[0])
+    chosen = choose(wanted.train, model, model.points, batch, steps, objective, where, quiet, clock=lambda: now[0])
     return chosen, tried
 
 
@@ -102,6 +102,13 @@ def test_bf16_is_measured_in_the_memory_format_that_was_chosen_in_fp32(monkeypat
     settings, tried = probed(recipe(epochs=10), lambda *form: seconds[form])
     assert (settings.memory_format, settings.precision) == ("channels_last", "bf16")
     assert tried == set(seconds)
+
+
+def test_the_time_that_is_said_is_that_of_the_form_that_was_chosen(monkeypatch, capsys):
+    monkeypatch.setattr("supple.training.autotune.has_bf16", lambda: True)
+    seconds = {(False, False): 1.0, (True, False): 0.8, (True, True): 0.5}  # of a step; 80 steps
+    probed(recipe(epochs=10, compile="off"), lambda *form: seconds[form], quiet=False)
+    assert "precision=bf16, memory_format=channels_last, compile=off (about 40 s of steps)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

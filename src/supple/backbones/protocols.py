@@ -49,12 +49,6 @@ class WithClassifier(Protocol):
     classifier: str  # the path of a submodule
 
 
-class WithRates(Protocol):
-    """A network some of whose parameters learn best at another rate than the rest."""
-
-    rates: Mapping[str, float]  # factors, by the names of parameters
-
-
 class WithDataInit(Protocol):
     """A network that starts from statistics of its inputs."""
 

@@ -30,7 +30,6 @@ class Session:
     model: FlexibleModel
     members: Members
     walker: Walker
-    watcher: Watcher
     runs: tuple[str, ...]
 
     def predict(
@@ -93,7 +92,7 @@ def session(
                     cause = f"{member.facts.name} holds other weights than {folder}: those of {state.runs[0]}."
                     raise CheckpointError(cause, f"Use supple cluster run {state.runs[0]}, or start a cluster anew.")
             walker = Walker(parts, members, transport, any_order=anyhow, hop_deadline_ms=hop_deadline_ms)
-            yield Session(folder, model, members, walker, watcher, state.runs)
+            yield Session(folder, model, members, walker, state.runs)
 
 
 def unheld(layers: int, facts: Iterable[Facts]) -> list[int]:

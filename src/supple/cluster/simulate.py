@@ -7,10 +7,11 @@ blocks take the same time, the network has no limits, and a caller knows at once
 
 import heapq
 import random
-from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from supple.cluster.placement import placed
 from supple.cluster.route import Block, Hop, Node, route
@@ -263,14 +264,8 @@ def simulate(setting: Setting, accuracies: Mapping[int, float] | None = None) ->
 
 def between(table: Mapping[int, float], layers: int) -> float:
     """The value at a number of layers: on the straight line between those on either side; beyond, that of the end."""
-    known: Sequence[int] = sorted(table)
-    place = bisect_left(known, layers)
-    if place < len(known) and known[place] == layers:
-        return table[layers]
-    if place in (0, len(known)):
-        return table[known[min(place, len(known) - 1)]]
-    low, high = known[place - 1], known[place]
-    return table[low] + (table[high] - table[low]) * (layers - low) / (high - low)
+    known = sorted(table)
+    return float(np.interp(layers, known, [table[count] for count in known]))
 
 
 def accuracy_table(scores: Mapping[str, float], layers: int) -> dict[int, float]:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from supple.analysis.finding import answering
 from supple.analysis.shuffle import follow
+from supple.data.loaders import Picked
 from supple.data.parts import Dataset
 from supple.data.splits import Splits
 from supple.errors import RecipeError
@@ -108,7 +109,7 @@ def deal(runs: int, layers: int, seed: int, batch: int) -> tuple[int, ...]:
     return tuple(plan)
 
 
-def right(answer: Answer, data: Dataset, names: Sequence[str], device: torch.device) -> dict[str, Array]:
+def right(answer: Answer, data: Dataset | Picked, names: Sequence[str], device: torch.device) -> dict[str, Array]:
     """Whether every image of the data is classified rightly, by name."""
     found: dict[str, list[Tensor]] = {name: [] for name in names}
     for batch, indices in enumerate(torch.split(torch.arange(len(data)), ORDERED)):
@@ -135,21 +136,7 @@ class Measure:
 def on_training_images(model: FlexibleModel, splits: Splits, seed: int, name: str = "full") -> Array:
     """Right or wrong on training images, not augmented, in eval mode: some that are spread evenly."""
     picked = torch.linspace(0, len(splits.train) - 1, min(MOST_TRAINING, len(splits.train))).long()
-    part = _Part(splits.train, picked)
-    return right(alone(model, [name], seed), part, [name], _device(model))[name]  # type: ignore[arg-type]
-
-
-class _Part:
-    """Some samples of a data set, as they are."""
-
-    def __init__(self, data: Dataset, picked: Tensor) -> None:
-        self.data, self.picked = data, picked
-
-    def __len__(self) -> int:
-        return len(self.picked)
-
-    def batch(self, indices: Tensor) -> tuple[Any, Any]:
-        return self.data.batch(self.picked[indices])
+    return right(alone(model, [name], seed), Picked(splits.train, picked), [name], _device(model))[name]
 
 
 def positions_told(model: Shuffle, splits: Splits, seed: int) -> Array:

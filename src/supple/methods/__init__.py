@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+from torch import nn
+
 from supple.backbones import BACKBONES
-from supple.backbones.networks import fitting
+from supple.backbones.networks import fitting, is_plain_vit
 from supple.backbones.protocols import takes_sound
 from supple.errors import RecipeError
 from supple.methods.dense import Dense
@@ -31,24 +33,39 @@ METHODS: dict[str, type[FlexibleModel]] = {
     "elastic": Elastic,
     "static": Static,
 }
+TRUNKS = (Shuffle, Skip, Dense, MergeTokens)  # methods that take a transformer as stem, blocks and head
 
 
 def build(
     backbone: Mapping[str, Any], method: Mapping[str, Any], num_classes: int, input_shape: Shape
 ) -> FlexibleModel:
     """The model of a recipe's `backbone` and `method` sections (already checked; each has a `name`)."""
-    channels = input_shape[0] if isinstance(input_shape[0], int) else input_shape[0][0]
-    facts = {"num_classes": num_classes, "in_channels": channels, "input_shape": input_shape}
-    make = BACKBONES[backbone["name"]]
-    if not isinstance(input_shape[0], int) and not takes_sound(make):
-        cause = f"the backbone {backbone['name']} takes only pictures, but this data set has pictures and sounds."
-        raise RecipeError(cause, "Use audiocsrnet, or remove the sounds.")
-    network = make(**fitting(make, **facts), **_settings(backbone))
-    flex = METHODS[method["name"]]
+    network = network_of(backbone, num_classes, input_shape)
+    flex, facts = METHODS[method["name"]], _facts(num_classes, input_shape)
     model = flex(network, **fitting(flex, **facts), **_settings(method))  # type: ignore[call-arg]
     model.input_shape, model.backbone_spec, model.method_spec = input_shape, dict(backbone), dict(method)
     model.classes = tuple(map(str, range(num_classes)))
     return model
+
+
+def network_of(backbone: Mapping[str, Any], num_classes: int, input_shape: Shape) -> nn.Module:
+    """The network of a recipe's `backbone` section."""
+    make = BACKBONES[backbone["name"]]
+    if not isinstance(input_shape[0], int) and not takes_sound(make):
+        cause = f"the backbone {backbone['name']} takes only pictures, but this data set has pictures and sounds."
+        raise RecipeError(cause, "Use audiocsrnet, or remove the sounds.")
+    return make(**fitting(make, **_facts(num_classes, input_shape)), **_settings(backbone))
+
+
+def section_of_timm(network: str, method: type[FlexibleModel]) -> dict[str, Any]:
+    """The `backbone` section of a network of timm that a method holds: whole, or as stem, blocks and head."""
+    trunk = method in TRUNKS or (method is Elastic and is_plain_vit(network))
+    return {"name": "vit" if trunk else "timm", "model": network}
+
+
+def _facts(num_classes: int, input_shape: Shape) -> dict[str, Any]:
+    channels = input_shape[0] if isinstance(input_shape[0], int) else input_shape[0][0]
+    return {"num_classes": num_classes, "in_channels": channels, "input_shape": input_shape}
 
 
 def _settings(section: Mapping[str, Any]) -> dict[str, Any]:

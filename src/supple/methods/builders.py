@@ -16,11 +16,11 @@ from torch import nn
 
 from supple.backbones import BACKBONES
 from supple.backbones.dims import Shape as Kept
-from supple.backbones.networks import check_outputs, fitting, is_plain_vit, timm_facts
+from supple.backbones.networks import check_outputs, fitting, timm_facts
 from supple.backbones.protocols import own_task
 from supple.backbones.weights import expected_input, is_published, start
 from supple.errors import RecipeError
-from supple.methods import METHODS
+from supple.methods import METHODS, network_of, section_of_timm
 from supple.methods.dense import Dense, Read
 from supple.methods.elastic import Elastic
 from supple.methods.exits import Exits, Wanted, Way
@@ -40,7 +40,6 @@ from supple.recipe import named_settings
 Path_ = str | PathLike[str]
 M = TypeVar("M", bound=FlexibleModel)
 Network = nn.Module | str
-TRUNKS = (Shuffle, Skip, Dense, MergeTokens)  # methods that take a transformer as stem, blocks and head
 
 # Each builder hands on all that it was given, by name: `**locals()`. So it has no local names but its arguments.
 
@@ -232,9 +231,8 @@ def _flexible(
 ) -> M:
     spec, fresh = None, []
     if isinstance(network, str):
-        trunk = method in TRUNKS or (method is Elastic and is_plain_vit(network))
-        spec, input_shape, num_classes = _named(network, trunk, input_shape, num_classes)
-        network = _made(spec, input_shape, num_classes)
+        spec, input_shape, num_classes = _named(network, method, input_shape, num_classes)
+        network = network_of(spec, num_classes, input_shape)
         fresh = _filled(network, spec, input_shape, pretrained, weights)
     elif pretrained or weights is not None:
         cause = f"{'weights' if weights is not None else 'pretrained'} is set, but the network is a module."
@@ -270,7 +268,7 @@ def _filled(
 
 
 def _named(
-    name: str, trunk: bool, input_shape: Shape | None, num_classes: int | None
+    name: str, method: type[FlexibleModel], input_shape: Shape | None, num_classes: int | None
 ) -> tuple[dict[str, Any], Shape, int]:
     """The section of a recipe that stands for a name, every setting written out; and what its data would decide."""
     facts = timm_facts(name)
@@ -279,14 +277,7 @@ def _named(
             cause = f"the backbone {name} has no input_shape and num_classes of its own."
             raise RecipeError(cause, "Say them: input_shape=(3, 32, 32), num_classes=10.")
         return named_settings("backbone", {"name": name}, BACKBONES, "network"), input_shape, num_classes
-    section = {"name": "vit" if trunk else "timm", "model": name}
+    section = section_of_timm(name, method)
     shape = input_shape or (facts.input_size if facts else (3, 224, 224))
     classes = num_classes or (facts.num_classes if facts else 1000)
     return named_settings("backbone", section, BACKBONES, "network"), shape, classes
-
-
-def _made(spec: dict[str, Any], input_shape: Shape, num_classes: int) -> nn.Module:
-    channels = input_shape[0] if isinstance(input_shape[0], int) else input_shape[0][0]
-    facts = {"num_classes": num_classes, "in_channels": channels, "input_shape": input_shape}
-    make = BACKBONES[spec["name"]]
-    return make(**fitting(make, **facts), **{key: value for key, value in spec.items() if key != "name"})

@@ -38,9 +38,6 @@ class Assets:
     def __contains__(self, name: str) -> bool:
         return name in self._files
 
-    def names(self) -> list[str]:
-        return [*self._files]
-
     def response(self, name: str, request: Request) -> Response:
         headers = {**HEADERS, "etag": self._tags[name]}
         if request.headers.get("if-none-match") == self._tags[name]:

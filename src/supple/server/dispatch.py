@@ -127,7 +127,7 @@ class Dispatcher:
                     self._tell(busy.run.jobs, step.place)
         if final:
             self._overheads.observe(max(0.0, 1000 * (now - busy.began) - busy.ms), now)
-            self._ended(worker, hand, steps[-1].place if steps else busy.run.place - 1)
+            self._ended(hand, steps[-1].place if steps else busy.run.place - 1)
 
     def failed(self, worker: int, run: int) -> None:
         """The model did not run: its samples are refused."""
@@ -329,7 +329,7 @@ class Dispatcher:
                 job.foresee(max(places.get(job, 0) - 1, target))
             self.effects.append(Send(worker, Shorten(run.id, target)))
 
-    def _ended(self, worker: int, hand: Hand, place: int) -> None:
+    def _ended(self, hand: Hand, place: int) -> None:
         """A run is over, behind this place: who is done, and who goes on."""
         assert hand.busy is not None
         run, hand.busy = hand.busy.run, None

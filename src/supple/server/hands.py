@@ -19,7 +19,6 @@ class Busy:
     run: Run
     began: float
     target: int  # as far as it goes, as far as is known here
-    told: int = 0  # steps
     ms: float = 0.0
 
 

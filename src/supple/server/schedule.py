@@ -53,9 +53,6 @@ class Track:
         upto = self._upto[min(size, len(self._upto)) - 1]
         return upto[target + 1] if self.choice else upto[target + 1] - upto[place]
 
-    def steps(self, place: int, target: int) -> int:
-        return 1 if self.choice else target + 1 - place
-
 
 class Pace(NamedTuple):
     """How the machine is doing: how many times their usual time steps take on average, how much more at most a single
@@ -87,10 +84,6 @@ class Sample:
     worker: int | None = None  # that holds what it has come to
     ready: bool = True  # whether its input is there
     apart: bool = False  # whether it runs in a batch of its own
-
-    @property
-    def started(self) -> bool:
-        return self.place > 0
 
     def target(self, depth: float) -> int:
         """How deep it goes at a depth from 0, as far as it must, to 1, as far as it may."""

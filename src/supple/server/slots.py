@@ -20,7 +20,6 @@ from supple.inference.inputs import parts_of
 from supple.server.requests import Array
 
 ALIGNED = 64  # bytes: every slot, and what lies in one, begins at a multiple of it
-MOST_PARTS = ALIGNED  # of an input: the head of a slot has a byte for each, 1 where the part is there
 
 Shape = tuple[Any, ...]  # of one sample: its sides, or the shapes of its parts
 

@@ -44,12 +44,12 @@ from supple.server.messages import (
     packed,
     unpacked,
 )
+from supple.server.schedule import PAYS
 from supple.server.slots import Slots
 from supple.text import one_line
 
 ROUNDS, SECONDS = 7, 1.0  # of measuring a step: so many calls, unless they take longer together
 SLOW_MS = 100.0  # a batch that takes this long, and saves nothing against its half, is the largest that is measured
-PAYS = 0.97
 READ = 65_536  # bytes
 
 

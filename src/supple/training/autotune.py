@@ -28,6 +28,7 @@ WORTH_PROBING_S = 30  # a training shorter than this is not probed
 WORTH_COMPILING_S = 600  # compiling takes a minute or two of its own
 GAIN = 0.95  # a choice must save at least 5 % of the step
 ROUNDS = 3  # timed steps
+COMPILED = 0.87  # of the time of a step that is not compiled, at most
 BF16_SPEED = 1.15  # bf16 must be so many times as fast as fp32, which is the more exact
 Clock = Callable[[], float]  # seconds
 
@@ -56,9 +57,13 @@ def choose(
         "compile": "off",
     }
 
-    def wins(most: float, **change: str) -> bool:
-        """Whether a step with the change takes at most this share of the time of one without."""
-        return timing.ratio(_changed(settings, chosen | change), _changed(settings, chosen)) <= most
+    def consider(most: float, **change: str) -> None:
+        """Makes a change with which a step takes at most this share of the time of one without."""
+        nonlocal seconds
+        ratio = timing.ratio(_changed(settings, chosen | change), _changed(settings, chosen))
+        if ratio <= most:
+            chosen.update(change)
+            seconds *= ratio
 
     try:
         seconds = timing.step_s(_changed(settings, chosen)) * steps
@@ -69,14 +74,16 @@ def choose(
         raise RecipeError(cause, "Raise data.batch_size, or add samples to train on.") from None
     long_enough = seconds > WORTH_PROBING_S and device.type == "cpu"
     able = isinstance(batch[0], Tensor) and batch[0].dim() == 4
-    if settings.memory_format == "auto" and long_enough and able and wins(GAIN, memory_format="channels_last"):
-        chosen["memory_format"] = "channels_last"
-    if settings.precision == "auto" and long_enough and has_bf16() and wins(1 / BF16_SPEED, precision="bf16"):
-        chosen["precision"] = "bf16"
+    if settings.memory_format == "auto" and long_enough and able:
+        consider(GAIN, memory_format="channels_last")
+    if settings.precision == "auto" and long_enough and has_bf16():
+        consider(1 / BF16_SPEED, precision="bf16")
     able = bool(model.compilable_modules()) and settings.sample != "one" and shutil.which("g++") is not None
     worth = able and (seconds > WORTH_COMPILING_S or device.type == "cuda")
-    if settings.compile == "on" or (settings.compile == "auto" and worth and wins(0.87, compile="on")):
+    if settings.compile == "on":
         chosen["compile"] = "on"
+    elif settings.compile == "auto" and worth:
+        consider(COMPILED, compile="on")
     if not quiet:
         words = ", ".join(f"{key}={value}" for key, value in chosen.items())
         say(f"chosen: {words} (about {duration(seconds)} of steps)")

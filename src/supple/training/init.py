@@ -8,7 +8,7 @@ from supple.backbones.weights import start
 from supple.checkpoint import MANIFEST, WEIGHTS, load, read_manifest, read_tensors
 from supple.errors import CheckpointError
 from supple.files import sha256
-from supple.methods.freezing import BACKBONE, classifiers
+from supple.methods.freezing import BACKBONE, classifiers, unfreeze_new
 from supple.model import FlexibleModel
 from supple.networks import located
 from supple.recipe import Recipe
@@ -16,6 +16,16 @@ from supple.text import say
 
 SCORES = "scores."  # of a search for dimensions; for another method they go into the weights that they scale
 PRETRAINED = "pretrained"
+
+
+def begun(recipe: Recipe, model: FlexibleModel, quiet: bool) -> Recipe:
+    """Gives a fresh model the values that it starts from; the recipe with what was found to be new and learns."""
+    fresh = initialise(model, recipe, quiet)
+    model.start(fresh)
+    unfrozen = unfreeze_new(model, fresh, bool(recipe.method.get("freeze_random")))
+    if not unfrozen:
+        return recipe
+    return recipe.model_copy(update={"method": recipe.method | {"unfrozen": tuple(unfrozen)}})
 
 
 def initialise(model: FlexibleModel, recipe: Recipe, quiet: bool = False) -> list[str]:

@@ -22,7 +22,6 @@ from supple.cost import costly_points, profile
 from supple.data.loaders import Batches, Indexed, as_batches
 from supple.errors import RecipeError, TrainError
 from supple.losses import Objective, make_objective, usual_loss
-from supple.methods.freezing import unfreeze_new
 from supple.model import FlexibleModel
 from supple.point import FULL, Group, Point
 from supple.progress import Progress
@@ -35,7 +34,7 @@ from supple.training.autotune import choose, settle_precision
 from supple.training.build import fresh_model, load_data, pin, with_copies
 from supple.training.feature_cache import cached
 from supple.training.finalize import finalize, settled_points
-from supple.training.init import initialise
+from supple.training.init import begun
 from supple.training.mixing import mixed
 from supple.training.optim import set_rates
 from supple.training.processes import is_main, together
@@ -130,16 +129,6 @@ def train(recipe: Recipe | None, folder: str | Path, *, resume: bool = False, qu
             finalize(started, folder, fresh_model(started, splits), *parts, state, quiet)
         fabric.barrier()
     return folder
-
-
-def begun(recipe: Recipe, model: FlexibleModel, quiet: bool) -> Recipe:
-    """Gives a fresh model the values that it starts from; the recipe with what was found to be new and learns."""
-    fresh = initialise(model, recipe, quiet)
-    model.start(fresh)
-    unfrozen = unfreeze_new(model, fresh, bool(recipe.method.get("freeze_random")))
-    if not unfrozen:
-        return recipe
-    return recipe.model_copy(update={"method": recipe.method | {"unfrozen": tuple(unfrozen)}})
 
 
 def fit_model(
@@ -391,7 +380,7 @@ def end_epoch(
         "loss": state.joint[0] / state.joint[1],
         "metric": scores[0].metric,
         "higher_is_better": scores[0].higher_is_better,
-        "train": {point: _mean(sums) for point, sums in state.sums.items()},
+        "train": state.means(),
         "val": {score.name: {"loss": score.loss, "score": score.score} for score in scores},
         "selected": best,
     }
@@ -403,9 +392,3 @@ def end_epoch(
         add_metrics(folder, line)
     progress.epoch(state.epoch, line["loss"], scores, best and settings.select != "last")
     state.next_epoch()
-
-
-def _mean(sums: list[float]) -> dict[str, float]:
-    """Loss and, where single samples have one, score of a training epoch."""
-    *totals, samples = sums
-    return {name: total / samples for name, total in zip(("loss", "score"), totals)}

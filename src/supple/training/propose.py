@@ -17,12 +17,12 @@ from supple import files
 from supple.backbones import BACKBONES
 from supple.backbones._cut.cut_points import cuts
 from supple.backbones._cut.timing import nearest_in_time
-from supple.backbones.networks import is_plain_vit, runs_at, timm_facts
+from supple.backbones.networks import runs_at, timm_facts
 from supple.backbones.weights import available, cure_for, expected_input, published, start
 from supple.checkpoint import MANIFEST, RECIPE, STATE
 from supple.errors import CheckpointError, DataError, RecipeError, SuppleError
 from supple.losses import make_objective
-from supple.methods import METHODS, build
+from supple.methods import METHODS, build, section_of_timm
 from supple.model import FlexibleModel, example
 from supple.recipe import Recipe, Train, make_recipe
 from supple.text import did_you_mean, duration, nearest, say, some
@@ -34,7 +34,6 @@ from supple.training.survey import Survey, look_at
 
 NETWORK = "tf_efficientnet_lite0"  # where its weights can be had
 FROM_NOTHING = "fastnet"
-TRUNKS = ("shuffle", "skip", "dense", "merge_tokens")  # methods that need a transformer as stem, blocks and head
 SHARES = (0.25, 0.5, 0.75)  # of the full network's time, at which it gets exits
 LEAST_PICTURES = 4  # for training, of each class on average
 MINUTES = 30.0
@@ -182,8 +181,7 @@ def _can_be_had(network: str) -> bool:
 
 def _section(name: str, method: str) -> dict[str, Any]:
     if timm_facts(name) is not None:
-        trunk = method in TRUNKS or (method == "elastic" and is_plain_vit(name))
-        return {"name": "vit" if trunk else "timm", "model": name}
+        return section_of_timm(name, METHODS[method])
     if name in BACKBONES:
         return {"name": name}
     import timm

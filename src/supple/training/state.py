@@ -87,6 +87,13 @@ class TrainState:
             old = self.sums.get(name, [0.0] * (1 + len(values)))
             self.sums[name] = [*(a + samples * b for a, b in zip(old, values)), old[-1] + samples]
 
+    def means(self) -> dict[str, dict[str, float]]:
+        """Loss and, where single samples have one, score of the epoch under way, by point."""
+        found = {}
+        for point, (*totals, samples) in self.sums.items():
+            found[point] = {name: total / samples for name, total in zip(("loss", "score"), totals)}
+        return found
+
     def next_epoch(self) -> None:
         self.epoch, self.step = self.epoch + 1, 0
         self.sums, self.joint = {}, [0.0, 0.0]
