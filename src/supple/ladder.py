@@ -73,6 +73,11 @@ class Row:
         """The MACs to plan with: the worst case where there is one."""
         return self.macs if self.macs_worst is None else self.macs_worst
 
+    @property
+    def merit(self) -> float:
+        """The score, signed so that more is always better; NaN: there is none."""
+        return math.nan if self.score is None else self.score if self.higher_is_better else -self.score
+
     def score_on(self, machine: str) -> float | None:
         """The score, if it counts on a machine."""
         own = self.precision == "fp32" or (self.machine is not None and same_instructions(self.machine, machine))
@@ -99,8 +104,7 @@ class Row:
         mine, theirs = getattr(self, cost), getattr(other, cost)
         if None in (mine, theirs, self.score, other.score):
             return False
-        sign = 1 if self.higher_is_better else -1
-        gain, saving = sign * (self.score - other.score), theirs - mine  # type: ignore[operator]
+        gain, saving = self.merit - other.merit, theirs - mine
         return gain >= 0 and saving >= 0 and (gain > 0 or saving > 0)
 
     def is_cheaper(self, other: "Row", cost: str) -> bool:
@@ -242,14 +246,13 @@ class Ladder:
         if not fits:
             limit = f"{ms:g} ms" if ms is not None else text.macs(macs)
             raise PointError(f"no point of this ladder runs within {limit}.", f"The cheapest is {self.cheapest()}.")
-        sign = {True: 1, False: -1}
 
-        def merit(row: Row) -> tuple[float, float]:
+        def rank(row: Row) -> tuple[float, float]:
             cost = (row.p95_ms if ms is not None else row.ceiling) or 0
             # Without scores, the most expensive point that fits is the best guess.
-            return (sign[row.higher_is_better] * row.score, -cost) if row.score is not None else (-1e9, cost)
+            return (row.merit, -cost) if row.score is not None else (-math.inf, cost)
 
-        return Point.parse(max(fits, key=merit).point)
+        return Point.parse(max(fits, key=rank).point)
 
     def cheapest(self) -> Point:
         for row in self:
@@ -343,8 +346,7 @@ def verdict(row: Row, rivals: Iterable[Row], cost: str) -> str:
             no_better += [other] if error is not None or not gap else []
     if not worse and not no_better:
         return ""
-    sign = 1 if row.higher_is_better else -1
-    winner = max(worse or no_better, key=lambda other: (sign * (other.score or 0.0), -getattr(other, cost)))
+    winner = max(worse or no_better, key=lambda other: (other.merit, -getattr(other, cost)))
     if worse:
         return f"worse than {winner.point} at {'higher' if winner.is_cheaper(row, cost) else 'the same'} cost"
     within = "" if winner.score == row.score else " within the error,"

@@ -61,6 +61,7 @@ class Train(BaseModel):
     schedule: Annotated[dict[str, Any], BeforeValidator(_schedule)] = Field("cosine", validate_default=True)
     warmup: float = Field(0.0, ge=0)  # epochs in which the rate rises from 0
     layer_decay: float = Field(1.0, gt=0, le=1)  # rate of each layer over that of the next, from the last one down
+    branch_rate: float = Field(1.0, gt=0, le=100)  # rate of branches over that of the network that they are put on
     decay_all: bool = True  # weight decay on biases and norms, too
     ema: float = Field(0.0, ge=0, lt=1)  # decay of the averaged weights, which are the ones kept; 0: no averaging
     mixup: float = Field(0.0, ge=0, le=10)  # alpha of mixup: pairs of images are blended; 0: off

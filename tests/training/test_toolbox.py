@@ -143,3 +143,19 @@ def test_layers_learn_the_slower_the_earlier_they_are_and_new_parts_at_full_rate
     plain = supple.static(nn.Linear(4, 2), input_shape=(4,))
     with pytest.raises(RecipeError, match="does not say what its layers are"):
         rate_factors(plain, 0.5)
+    with pytest.raises(RecipeError, match="puts no branches on its network"):
+        rate_factors(plain, 1.0, branch_rate=4.0)
+
+
+def test_branches_learn_at_a_rate_of_their_own() -> None:
+    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), nn.Flatten(), nn.Linear(4 * 16, 2))
+    model = supple.exits(network, at=["0"], num_classes=2, input_shape=(3, 8, 8))
+    factors = rate_factors(model, 1.0, branch_rate=4.0)
+    branches = {name for name, _ in model.named_parameters() if name.startswith("heads.")}
+    assert branches
+    assert dict(factors) == dict.fromkeys(branches, 4.0)
+    rates = {id(p): group.get("lr", 0.1) for group in parameter_groups(model, Train(lr=0.1, branch_rate=4.0))
+             for p in group["params"]}  # fmt: skip
+    assert rates == {
+        id(parameter): pytest.approx(0.4 if name in branches else 0.1) for name, parameter in model.named_parameters()
+    }

@@ -76,12 +76,12 @@ def _summary(run: Run) -> str:
     if not rows:
         points = len((run.manifest or {}).get("points") or ())
         return f"One checkpoint with {points} points, not scored yet." if points else "A run that is not scored yet."
-    best = max(rows, key=lambda row: (_merit(row), -_cost(row)))
+    best = max(rows, key=lambda row: (row.merit, -_cost(row)))
     share = get_metric(best.metric).unit == "%"
-    slack = 0.01 if share else 0.01 * abs(_merit(best))
+    slack = 0.01 if share else 0.01 * abs(best.merit)
     # A hair of tolerance: 0.75 - 0.74 is more than 0.01 to a computer.
-    near = min((row for row in rows if _merit(best) - _merit(row) <= slack + 1e-9), key=_cost)
-    cheapest = min(rows, key=lambda row: (_cost(row), -_merit(row)))
+    near = min((row for row in rows if best.merit - row.merit <= slack + 1e-9), key=_cost)
+    cheapest = min(rows, key=lambda row: (_cost(row), -row.merit))
     text = f"The highest-scoring point, {_name(best)}, reaches {_score(best)} at {millions(best.macs)} M MACs"
     if known(best.p50_ms) and len({row.point for row in rows}) == len(rows):  # timed in one configuration only
         text += f" in {best.p50_ms:.3g} ms"
@@ -231,11 +231,6 @@ def _charts(panels: "dict[str, Panel]") -> str:
         svg = inline_svg(panel, name).replace("<svg", f'<svg role="img" aria-label="{caption}"', 1)
         figures.append(f"<figure><figcaption>{caption}</figcaption>\n{svg}\n</figure>")
     return '<div class="charts">\n' + "\n".join(figures) + "\n</div>" if figures else ""
-
-
-def _merit(row: Row) -> float:
-    """The score, signed so that more is better."""
-    return math.nan if row.score is None else row.score if row.higher_is_better else -row.score
 
 
 def _cost(row: Row) -> float:

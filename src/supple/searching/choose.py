@@ -14,7 +14,7 @@ LIMITED = {"p50_ms": "p95_ms", "macs": "ceiling"}
 def best_within(rows: Iterable[Row], limit: float, cost: str) -> Row | None:
     """The best score within a limit; of equal ones the cheapest. None: nothing keeps the limit."""
     fits = [row for row in rows if limited(row, cost) <= limit]
-    return max(fits, key=lambda row: (merit(row), -getattr(row, cost)), default=None)
+    return max(fits, key=lambda row: (row.merit, -getattr(row, cost)), default=None)
 
 
 def choose(
@@ -43,12 +43,6 @@ def spread(rows: Sequence[Row], count: int, cost: str, keep: Iterable[Row] = ())
         taken[name] = left.pop(name)
         gaps = {other: min(gaps[other], _ratio(row, taken[name], cost)) for other, row in left.items()}
     return sorted(taken.values(), key=lambda row: getattr(row, cost))
-
-
-def merit(row: Row) -> float:
-    """The score, signed so that more is always better."""
-    assert row.score is not None, "only rows with a score are chosen from"
-    return row.score if row.higher_is_better else -row.score
 
 
 def limited(row: Row, cost: str) -> float:

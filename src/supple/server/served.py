@@ -1,5 +1,6 @@
 """A model as the server knows it: what its workers found out, and which ways requests may go along it."""
 
+import math
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -165,14 +166,12 @@ class Served:
         kept: list[str] = []
         best = -np.inf
         for point in sorted(ms, key=lambda name: ms[name]):
-            row = self._rows.get(point)
-            score = None if row is None else row.score
-            value = None if row is None or score is None else score * (1 if row.higher_is_better else -1)
+            merit = self._rows[point].merit if point in self._rows else math.nan
             if point == largest or ms[point] >= ms[largest]:
                 continue
-            if value is None or value > best:
+            if not merit <= best:  # higher, or not known
                 kept.append(point)
-                best = best if value is None else value
+                best = best if math.isnan(merit) else merit
         return (*kept, largest)
 
 

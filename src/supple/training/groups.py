@@ -15,7 +15,7 @@ def parameter_groups(model: FlexibleModel, settings: Train) -> list[dict[str, An
     learning = {name: value for name, value in model.named_parameters() if value.requires_grad}
     if not learning:
         raise RecipeError("nothing in this model may learn.", "Set method.way or method.learn so that something does.")
-    factors = rate_factors(model, settings.layer_decay)
+    factors = rate_factors(model, settings.layer_decay, settings.branch_rate)
     free = {id(parameter) for parameter in model.no_weight_decay()}
     if not settings.decay_all:
         free |= {id(parameter) for parameter in _spared(model)}
@@ -42,12 +42,18 @@ def _spared(model: FlexibleModel) -> Iterator[nn.Parameter]:
             yield from (own[name] for name in names() if name in own)
 
 
-def rate_factors(model: FlexibleModel, layer_decay: float) -> Mapping[str, float]:
-    """Of the parameters whose rate is not that of the recipe: the network's own wishes, and layer-wise decay.
+def rate_factors(model: FlexibleModel, layer_decay: float, branch_rate: float = 1.0) -> Mapping[str, float]:
+    """Of the parameters whose rate is not that of the recipe: the network's own wishes, layer-wise decay, and branches.
 
-    The layers of a network of timm are those that timm counts; branches and other parts beside it learn at full rate.
+    The layers of a network of timm are those that timm counts; what stands beside it learns at the rate of branches.
     """
     factors = dict(model.rates())
+    if branch_rate != 1:
+        beside = [name for name, _ in model.named_parameters() if not name.startswith("backbone.")]
+        if model.backbone is None or not beside:
+            cause = "train.branch_rate is set, but this method puts no branches on its network."
+            raise RecipeError(cause, "Leave it out.")
+        factors |= {name: factors.get(name, 1.0) * branch_rate for name in beside}
     if model.backbone is None:
         if layer_decay != 1:
             cause = "train.layer_decay is set, but this method took the network apart."
