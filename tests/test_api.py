@@ -21,6 +21,7 @@ from supple.ladder import Ladder
 from supple.opening import check_targets, must_take
 from supple.policy.policy import Policy
 from supple.training.build import data_of
+from supple.training.optim import fine_tuning
 from tiny import tiny_document
 from tiny_transformers import recipe_of, save_run
 
@@ -148,6 +149,10 @@ def test_fit_fine_tunes_what_starts_from_trained_weights(tmp_path):
     model = supple.static("resnet18", num_classes=2, input_shape=(3, 16, 16), weights=tmp_path / "w.pth")
     first = supple.fit(model, DATA, DATA, out=tmp_path / "tuned", epochs=1, **QUICK).model.recipe.train
     assert (first.optimizer["name"], first.lr, first.ema, first.select) == ("adamw", 5e-4, 0.999, "last")
+    assert first.branch_rate == 1  # there are no branches
+    branched = supple.exits(model.backbone, at=["layer2"], num_classes=2, input_shape=(3, 16, 16))
+    branched.expected_input = model.expected_input
+    assert fine_tuning(branched)["branch_rate"] == 10
     asked = supple.fit(model, DATA, DATA, out=tmp_path / "asked", epochs=1, lr=0.01, **QUICK).model.recipe.train
     assert (asked.optimizer["name"], asked.lr, asked.ema) == ("sgd", 0.01, 0)
 

@@ -72,7 +72,7 @@ from supple.tasks import get_task
 from supple.text import did_you_mean, say, some
 from supple.training.loop import fit_model
 from supple.training.loop import train as train_recipe
-from supple.training.optim import FINE_TUNING
+from supple.training.optim import fine_tuning
 from supple.training.propose import is_pictures, train_pictures
 
 Points = Iterable[AnyPoint] | AnyPoint | None  # None: all
@@ -160,7 +160,7 @@ def fit(
     if preprocess is not None:
         found = preprocess if hasattr(preprocess, "arrays") else saved_preprocess(model.task, dict(preprocess))
         model.preprocess = found
-    usual = FINE_TUNING if model.expected_input and not train.keys() & {"lr", "optimizer"} else {}
+    usual = fine_tuning(model) if model.expected_input and not train.keys() & {"lr", "optimizer"} else {}
     settings = {**usual, "epochs": epochs, **train}
     loss = {"name": loss} if isinstance(loss, str) else loss
     how: dict[str, Any] = {"loss": loss, "about": about, "resume": resume, "quiet": not progress}

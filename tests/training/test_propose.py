@@ -202,6 +202,7 @@ def test_a_trained_network_is_fine_tuned_gently(pictures: Path, lite0: Path, sho
     made = propose(str(pictures), weights=str(lite0), minutes=1, quiet=True).recipe()
     assert made.loss["weights"] == (0.3,) * len(made.method["at"]) + (1.0,)
     assert (made.train.lr, made.train.select, made.train.optimizer["name"]) == (5e-4, "last", "adamw")
+    assert made.train.branch_rate == 10  # branches are new
     assert made.train.layer_decay == 1  # batch norms
 
 

@@ -19,6 +19,7 @@ from supple.recipe import STRICT
 from supple.text import did_you_mean, one_line
 
 if TYPE_CHECKING:
+    from supple.model import FlexibleModel
     from supple.recipe import Train
 
 KEY = "train.optimizer"
@@ -40,6 +41,14 @@ FINE_TUNING = {
     "ema": 0.999,
     "select": "last",  # averaged weights need no choice among noisy scores
 }
+BRANCH_RATE = 10.0  # of new branches on such a network, over its own
+
+
+def fine_tuning(model: "FlexibleModel") -> dict[str, Any]:
+    """Settings of `train` for a model whose network starts from trained weights: branches on it are new, and learn
+    faster."""
+    branched = {name.startswith("backbone.") for name, one in model.named_parameters() if one.requires_grad}
+    return FINE_TUNING | ({"branch_rate": BRANCH_RATE} if branched == {True, False} else {})
 
 
 def find_optimizer(name: str) -> OptimizerClass:

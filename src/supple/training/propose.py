@@ -28,7 +28,7 @@ from supple.recipe import Recipe, Train, make_recipe
 from supple.text import did_you_mean, duration, nearest, say, some
 from supple.training.autotune import Timing, choose
 from supple.training.loop import train
-from supple.training.optim import FINE_TUNING
+from supple.training.optim import BRANCH_RATE, FINE_TUNING
 from supple.training.state import begin
 from supple.training.survey import Survey, look_at
 
@@ -43,7 +43,7 @@ SMALL = 48  # pixels of a side: such pictures show their object whole
 ENLARGED = 4  # times that a picture may be enlarged
 # With pretrained weights, and without:
 SEEN = {True: 250_000, False: 2_000_000}  # pictures that a training should see; it is not longer than MOST for that
-LEAST, MOST = {True: 4, False: 16}, {True: 20, False: 60}  # epochs of a useful training
+LEAST, MOST = {True: 4, False: 16}, {True: 12, False: 60}  # epochs of a useful training
 LONGEST = {True: 40, False: 120}  # epochs, however much time there is
 EARLY = 0.3  # weight of an early exit's loss beside that of the full network, where this starts from weights
 WARM_STEPS = 100  # over which the rate rises, at least
@@ -355,6 +355,8 @@ def _train(plan: _Plan, epochs: int) -> dict[str, Any]:
         return common | {"optimizer": {"name": "sgd", "nesterov": True}, "lr": 0.1, "weight_decay": 5e-4}
     steps = max(1, plan.survey.learning // _batch(plan))  # of an epoch
     common |= FINE_TUNING | {"warmup": round(max(0.5, min(0.2 * epochs, WARM_STEPS / steps)), 1)}
+    if "at" in plan.method:
+        common["branch_rate"] = BRANCH_RATE
     if plan.backbone["name"] in ("timm", "vit") and _has_layer_norms(plan):
         common |= {"layer_decay": 0.85, "clip": 1.0}
     return common
