@@ -149,6 +149,18 @@ def test_exits_go_where_the_time_goes() -> None:
     assert share == pytest.approx(shares[place.name], abs=0.2)
 
 
+def test_no_exit_is_put_inside_a_residual() -> None:
+    shape, small = (3, 32, 32), {"depth": 4, "embed_dim": 24}
+    network = timm_network(num_classes=4, model="vit_tiny_patch16_224", input_shape=shape, args=small)
+    places = cuts(network, shape, depth=3)
+    assert {place.name: place.alive for place in places if place.name in ("blocks.1.attn", "blocks.1")} == {
+        "blocks.1.attn": 2,  # and what goes past the attention
+        "blocks.1": 1,
+    }
+    ends = [place.name for place, _ in nearest_in_time(network, places, shape, wanted=[0.3, 0.4, 0.5, 0.6, 0.7])]
+    assert not [name for name in ends if name.startswith("blocks.") and name.count(".") > 1]
+
+
 @pytest.mark.parametrize(
     ("words", "named"),
     [

@@ -26,6 +26,7 @@ class CutPoint:
     share: float  # of the network's MACs, done when it returns
     tap: Tap | None = None
     reason: str | None = None
+    alive: int = 1  # tensors that the rest of the network needs: more than one inside a residual
 
 
 def places(
@@ -98,8 +99,8 @@ def look(network: nn.Module, traced: Traced, kinds: Kinds, name: str, share: flo
         if node in output.all_input_nodes:
             raise RecipeError("it is the end of the network.", "")
         stage_of = assign(traced.graph, [node, output])
-        carried(0, [node], stage_of, kinds, [name])
-        return CutPoint(name, share, find_tap(network, name, kinds.shapes[node], node))
+        live = carried(0, [node], stage_of, kinds, [name])
+        return CutPoint(name, share, find_tap(network, name, kinds.shapes[node], node), alive=len(live))
     except RecipeError as error:
         return CutPoint(name, share, reason=error.cause)
 

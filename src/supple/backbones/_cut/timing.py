@@ -16,9 +16,13 @@ from supple.model import example
 def nearest_in_time(
     network: nn.Module, places: Sequence[CutPoint], shape: tuple[int, ...], wanted: Sequence[float]
 ) -> list[tuple[CutPoint, float]]:
-    """The places to cut at that come nearest to these shares of a network's time, with their shares."""
+    """The places to cut at that come nearest to these shares of a network's time, with their shares. A branch is to
+    read all that the network has found so far: none is put inside a residual, where the other part passes it by.
+    """
     known = [place for place in places if "#" not in place.name]  # a module that is called again returns twice
     usable = [place for place in known if place.tap is not None and place.tap.layout != "flat"]
+    least = min((place.alive for place in usable), default=1)
+    usable = [place for place in usable if place.alive == least]
     shares = time_shares(network, [place.name for place in usable], shape)
     found: dict[str, tuple[CutPoint, float]] = {}
     for share in wanted:
