@@ -42,7 +42,7 @@ SMALLEST, STEP = 64, 32  # pixels of a side
 SMALL = 48  # pixels of a side: such pictures show their object whole
 ENLARGED = 4  # times that a picture may be enlarged
 # With pretrained weights, and without:
-SEEN = {True: 250_000, False: 2_000_000}  # pictures that a training should see; it is not longer than MOST for that
+SEEN = {True: 200_000, False: 2_000_000}  # pictures that a training should see; it is not longer than MOST for that
 LEAST, MOST = {True: 4, False: 16}, {True: 12, False: 60}  # epochs of a useful training
 LONGEST = {True: 40, False: 120}  # epochs, however much time there is
 EARLY = 0.3  # weight of an early exit's loss beside that of the full network, where this starts from weights
