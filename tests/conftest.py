@@ -130,7 +130,8 @@ def bars(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, list[int]]]:
         yield made[-1][2].append
 
     monkeypatch.setattr("supple.progress.counting", counting)
-    monkeypatch.setattr("supple.api.counting", counting)
+    monkeypatch.setattr("supple.api.measuring.counting", counting)
+    monkeypatch.setattr("supple.api.using.counting", counting)
     return made
 
 

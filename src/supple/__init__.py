@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from supple.point import FULL, Field, Group, Point, add_field
     from supple.policy.policy import Policy
 
-__version__ = "0.10.0"
+__version__ = "0.11.0"
 __all__ = [
     "FULL",
     "Field",

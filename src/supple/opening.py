@@ -25,6 +25,7 @@ from supple.text import first
 from supple.training.build import load_data, skeleton
 
 Path_ = str | os.PathLike[str]
+Points = Iterable[AnyPoint] | AnyPoint | None  # None: all
 MOVES = (
     "data.root",
     "data.fingerprint",
@@ -64,7 +65,7 @@ class Opened:
             return checkpoint.digest(self.model)
         return str(checkpoint.read_manifest(self.folder)["files"][checkpoint.WEIGHTS])
 
-    def points(self, wanted: Iterable[AnyPoint] | AnyPoint | None) -> list[Point]:
+    def points(self, wanted: Points) -> list[Point]:
         """The points asked for, in execution order; None: all."""
         if wanted is None:
             return self.model.offered
