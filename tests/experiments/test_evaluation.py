@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from supple.data.registry import load
 from supple.errors import RecipeError
 from supple.experiments.evaluation import (
     MEASURES,
@@ -21,8 +22,10 @@ from supple.methods import build
 from supple.scoring import evaluate
 from supple.training.build import load_data
 from tiny import tiny_recipe
+from tiny_crowd import make_crowd
 
 NETWORK = {"name": "vit_cifar", "width": 12, "mlp": 8, "heads": 3, "layers": 4, "grid": 4}
+SMALL_CSRNET = {"name": "audiocsrnet", "front": (4, 4, 4, 4), "audio_channels": (2, 2, 4, 4), "back": (4, 4, 4)}
 SPLITS = load_data(tiny_recipe())
 
 
@@ -40,6 +43,18 @@ def test_points_score_as_evaluate_says():
     packed = evaluate_arm([model], alone, SPLITS, ["full", "layers=2-1"], 0)
     expected = {one.name: 100 * one.score for one in evaluate(model, SPLITS.test, ["full", "layers=2-1"])}
     assert {name: score(packed, name) for name in packed} == pytest.approx(expected)
+
+
+def test_counts_score_by_their_error(tmp_path):
+    root = make_crowd(tmp_path / "crowd")
+    splits = load("crowd", root=str(root), size=[16, 24])
+    torch.manual_seed(0)
+    model = build(SMALL_CSRNET, {"name": "exits", "at": ("vision", "audio")}, 1, splits.test.shape).eval()
+    model.task = "count"
+    packed = evaluate_arm([model], alone, splits, ["exit=2", "full"], 0)
+    expected = {one.name: one.score for one in evaluate(model, splits.test, ["exit=2", "full"])}
+    assert {name: score(packed, name) for name in packed} == pytest.approx(expected, rel=1e-2)
+    assert splits.test.targets.tolist() == [len(sample.points) for sample in splits.test.samples]
 
 
 def test_orders_are_redrawn_by_batch_and_seed_and_are_the_same_for_all_arms(monkeypatch):

@@ -56,14 +56,15 @@ class Condition(Difference):
     """A difference, and what is expected of it."""
 
     expect: Expect  # above or below 0; within the margin around 0; at_least: not below minus the margin
-    margin: float = Field(1.0, gt=0)  # points
+    margin: float = Field(1.0, gt=0)  # points, or whatever the unit of the claim is
 
 
 class Claim(Condition):
     """A claim and the primary difference that decides it."""
 
     text: str
-    published: float | None = None  # the same difference in the paper, points
+    published: float | None = None  # the same difference in the paper, in the same unit
+    unit: str = "points"  # of the scores, if not percentage points: people
     figures: str = ""  # as the paper prints them
     requires: dict[str, Condition] = {}  # the second half of a claim such as "at lower cost": without it, it fails
     also: dict[str, Difference] = {}  # shown with their intervals; they decide nothing

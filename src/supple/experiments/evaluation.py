@@ -1,4 +1,4 @@
-"""What a trained arm gives on every test image: right or wrong at points and groups, and other measures.
+"""What a trained arm gives on every test image: its score at points and groups, and other measures.
 
 A group such as "arbitrary" has a new point for every batch of ORDERED images, drawn by seed, group and batch alone: all
 arms of a seed meet the same orders. A change that gives other figures of the same run raises EVALUATION in results.py.
@@ -25,10 +25,11 @@ from supple.methods._trunk import read_token
 from supple.methods.dense import Dense
 from supple.methods.shuffle import Shuffle
 from supple.methods.skip import PAPER, Skip
-from supple.model import FlexibleModel
+from supple.model import FlexibleModel, Output
 from supple.point import FULL, Point
 from supple.scoring import to_device
 from supple.surgery.merge import count_layers, end_weights, layer_weights, merge_weights
+from supple.tasks import get_task
 from supple.text import did_you_mean
 
 ORDERED = 100  # images that share a point drawn from a group
@@ -109,14 +110,16 @@ def deal(runs: int, layers: int, seed: int, batch: int) -> tuple[int, ...]:
     return tuple(plan)
 
 
-def right(answer: Answer, data: Dataset | Picked, names: Sequence[str], device: torch.device) -> dict[str, Array]:
-    """Whether every image of the data is classified rightly, by name."""
+def score_each(model: FlexibleModel, answer: Answer, data: Dataset | Picked, names: Sequence[str]) -> dict[str, Array]:
+    """What every image scores by the task's metric, by name: whether it is classified rightly, or its error."""
+    metric = get_task(model.task).metrics[0]
+    assert metric.each is not None, "experiments compare image by image"
     found: dict[str, list[Tensor]] = {name: [] for name in names}
-    for batch, indices in enumerate(torch.split(torch.arange(len(data)), ORDERED)):
-        x, y = to_device(data.batch(indices), device)
+    for x, y, batch in _batches(model, data):
         for name, logits in answer(x, batch).items():
-            found[name].append((logits.argmax(1) == y).cpu())
-    return {name: torch.cat(parts).numpy() for name, parts in found.items()}
+            found[name].append(metric.each(Output(FULL, logits), y).cpu())
+    scores = {name: torch.cat(parts).numpy() for name, parts in found.items()}
+    return {name: each.astype(bool) for name, each in scores.items()} if metric.unit == "%" else scores
 
 
 # --- measures ---------------------------------------------------------------------------------------------------------
@@ -136,7 +139,7 @@ class Measure:
 def on_training_images(model: FlexibleModel, splits: Splits, seed: int, name: str = "full") -> Array:
     """Right or wrong on training images, not augmented, in eval mode: some that are spread evenly."""
     picked = torch.linspace(0, len(splits.train) - 1, min(MOST_TRAINING, len(splits.train))).long()
-    return right(alone(model, [name], seed), Picked(splits.train, picked), [name], _device(model))[name]
+    return score_each(model, alone(model, [name], seed), Picked(splits.train, picked), [name])[name]
 
 
 def positions_told(model: Shuffle, splits: Splits, seed: int) -> Array:
@@ -212,7 +215,7 @@ MEASURES = {
 }
 
 
-def _batches(model: FlexibleModel, data: Dataset) -> Any:
+def _batches(model: FlexibleModel, data: Dataset | Picked) -> Any:
     """Inputs, targets and the number of each batch."""
     for batch, indices in enumerate(torch.split(torch.arange(len(data)), ORDERED)):
         x, y = to_device(data.batch(indices), _device(model))
@@ -243,6 +246,6 @@ def evaluate_arm(
                 packed[name] = pack(np.asarray(each), measure.images)
         if points:
             given = (models[0], points, seed) if way is alone else (models, points, seed)
-            found = right(way(*given), splits.test, points, _device(model))
+            found = score_each(model, way(*given), splits.test, points)
             packed |= {name: pack(each) for name, each in found.items()}
     return {name: packed[name] for name in names}

@@ -27,11 +27,6 @@ if TYPE_CHECKING:
 BEGIN, END = "<!-- reproduce: begin -->", "<!-- reproduce: end -->"
 PICTURE = "img/claims.png"  # beside the page
 OPEN = {  # claims that no experiment decides, and why
-    "C15": (
-        "SL-ViT: sound fused inside the exit (AV1) counts crowds better than pictures alone (V1), the exit behind the "
-        "fusion (AV2) is dominated (mean absolute errors 14.58, 15.04, 17.03)",
-        "no pictures of crowds with their sound can be had; with constructed sound about 1 core-hour",
-    ),
     "C27": (
         "SiDT: 20 % of a detector's backbone can go at no loss, 40 % for under 1.5 mAP (50.4, 49.2 against 50.5)",
         "out of budget: a detector learns too little from few pictures; COCO takes weeks of this processor",
@@ -215,7 +210,7 @@ def _cells(row: Row) -> list[str]:
     if found is None:
         ours, cost = "not run", f"`{row.command}`, about {row.hours:g} core-hours for all of {row.experiment}"
     else:
-        ours = f"{found}"
+        ours = f"{found}" + ("" if claim.unit == "points" else f" {claim.unit}")
         cost = f"{found.seeds} of {row.seeds} seeds, {row.minutes:.0f} minutes, `{row.command}`"
     conditions = [f"{name} {_wanted(one)}" for name, one in claim.requires.items()]
     wanted = ", and ".join([_wanted(claim), *conditions])

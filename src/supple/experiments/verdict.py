@@ -1,6 +1,6 @@
 """The rule of verdicts as arithmetic (docs/claims.md): a difference over seeds, its interval, and what follows.
 
-NumPy and SciPy only. All figures are percentage points.
+NumPy and SciPy only. Figures are percentage points, or in the unit that a claim names.
 """
 
 import math

@@ -165,6 +165,11 @@ class CrowdSet:
         height, width = self.preprocess.size
         return max(1, AT_ONCE // (height * width))
 
+    @property
+    def targets(self) -> Tensor:
+        """How many heads each picture has."""
+        return torch.tensor([self._read(number)[3] for number in range(len(self))])
+
     def batch(self, indices: Tensor, rng: torch.Generator | None = None) -> tuple[Seen, Crowd]:
         found = in_threads(self._read, indices.tolist())
         pictures = torch.stack([picture for picture, _, _, _ in found])
