@@ -71,7 +71,7 @@ def test_an_experiment_from_end_to_end(places, command, monkeypatch):
 
     page = places["page"].read_text()
     assert "| C1 | training helps (95 against 25) | holds |" in page
-    assert f"**1 of 3 claims are decided.** Hold: C1 ({row.effect}). Out of reach here: C27." in page
+    assert f"**1 of 2 claims are decided.** Hold: C1 ({row.effect}). Out of reach here: C27." in page
     assert "| C27 | " in page
     assert page.endswith("by hand\n")
     assert (places["page"].parent / "img" / "claims.png").read_bytes()[:4] == b"\x89PNG"
