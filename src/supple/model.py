@@ -146,6 +146,10 @@ class FlexibleModel(nn.Module):
         """Parameters that weight decay leaves alone. Default: none."""
         return ()
 
+    def resting(self, step: int) -> Iterable[nn.Parameter]:
+        """Parameters that do not learn in a step of a training (steps count from 0). Default: all learn in all."""
+        return ()
+
     def rates(self) -> Mapping[str, float]:
         """Factors of the rate for parameters, by name, that learn best at another one. Default: as the network says."""
         own = getattr(self.backbone, "rates", None)

@@ -13,13 +13,29 @@ from supple import FULL
 from supple.backbones.dims import blocks_of, cut_block, shape_of
 from supple.cost import count_params
 from supple.errors import RecipeError
+from supple.losses import distill_objective
 from supple.methods import build
 from supple.methods.prune import Prune, Scored, folded
 from supple.surgery.prune import Plan, prune
-from supple.training.step import set_up
+from supple.training.step import set_up, training_step
 from tiny_transformers import INPUT, NETWORKS, PATHS, SHAPES, drop, images, network_of, recipe_of, searched
 
 EQUAL = {"atol": 1e-10, "rtol": 1e-10}
+
+
+@pytest.mark.parametrize(("update", "learn"), [("together", {0: "ab", 1: "ab"}), ("alternate", {0: "a", 1: "b"})])
+def test_weights_and_scores_learn_together_or_in_turn(update, learn):
+    model = Prune(network_of("swin").float(), update=update)
+    wrapped, optimizer = set_up(fabric := Fabric(accelerator="cpu"), settings := recipe_of().train, model)
+    parts = {"a": lambda: model.backbone.state_dict(), "b": lambda: model.scores.state_dict()}
+    for step, expected in learn.items():
+        before = {name: {key: value.clone() for key, value in part().items()} for name, part in parts.items()}
+        batch = images().float(), torch.arange(len(images())) % 2
+        training_step(fabric, settings, wrapped, optimizer, distill_objective(model.points), batch, [FULL], step)
+        changed = {
+            name for name, part in parts.items() if any(not torch.equal(v, before[name][k]) for k, v in part().items())
+        }
+        assert changed == set(expected)
 
 
 # --- scores -----------------------------------------------------------------------------------------------------------

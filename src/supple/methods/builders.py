@@ -28,7 +28,7 @@ from supple.methods.freezing import unfreeze_new
 from supple.methods.gates import Inputs, Oracle
 from supple.methods.merge_tokens import MergeTokens
 from supple.methods.nested import Nested
-from supple.methods.prune import Pairs, Prune
+from supple.methods.prune import Pairs, Prune, Update
 from supple.methods.ranking import Ranking
 from supple.methods.shuffle import Shuffle, Table, Variant
 from supple.methods.skip import Gate, Skip
@@ -142,6 +142,7 @@ def prunable(
     pretrained: bool | None = None,
     weights: Path_ | None = None,
     gamma: float = 1e-4,
+    update: Update = "together",
     ratio: float = 0.0,
     ranking: Ranking = "global",
     multiple: int = 1,

@@ -6,7 +6,7 @@ lowest ones. Scores scale weights and biases, so they cost next to nothing and c
 
 import copy
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +18,10 @@ from supple.methods._trunk import check_range
 from supple.methods.ranking import Ranking, Scores, equal_scores, keep
 from supple.model import FlexibleModel, Output, Outputs, as_output
 from supple.point import FULL, AnyPoint, Point
+from supple.text import did_you_mean
 
 Pairs = tuple[tuple[int, int], ...]
+Update = Literal["together", "alternate"]
 
 
 class Prune(FlexibleModel):
@@ -38,6 +40,7 @@ class Prune(FlexibleModel):
         backbone: nn.Module,
         *,
         gamma: float = 1e-4,  # weight of the L1 penalty on the scores
+        update: Update = "together",  # scores learn with the weights, or alone in every second step
         ratio: float = 0.0,  # share of the dimensions to be without from the start; 0: search
         ranking: Ranking = "global",  # for this ratio: which dimensions are compared with each other
         multiple: int = 1,  # for this ratio: kept dimensions are rounded to a multiple
@@ -47,9 +50,11 @@ class Prune(FlexibleModel):
         check_range("gamma", gamma, 0)
         check_range("ratio", ratio, 0, 1)
         check_range("multiple", multiple, 1)
+        if update not in get_args(Update):
+            raise RecipeError(f'method.update is "{update}".', did_you_mean(str(update), get_args(Update)))
         if kept and ratio:
             raise RecipeError("method.ratio and method.kept are both given.", "Leave one of them out.")
-        self.backbone, self.gamma = backbone, gamma
+        self.backbone, self.gamma, self.update = backbone, gamma, update
         self.scores = nn.ParameterList()
         blocks = blocks_of(backbone)
         if kept:
@@ -87,6 +92,16 @@ class Prune(FlexibleModel):
 
     def no_weight_decay(self) -> Iterable[nn.Parameter]:
         return self.scores
+
+    def resting(self, step: int) -> Iterable[nn.Parameter]:
+        """With update=alternate, weights learn in even steps and scores in odd ones, as in DARTS (first order): the
+        images that judge the scores are not those that the weights have just been fitted to.
+
+        Departure: both see all training images in the course of a training, DARTS keeps half of them for the scores.
+        """
+        if self.update == "together" or not len(self.scores):
+            return ()
+        return self.scores if step % 2 == 0 else self.backbone.parameters()
 
     def plain(self, point: Point) -> nn.Module:
         return folded(self.backbone)

@@ -298,7 +298,8 @@ def fit_phase(training: Training, points: Sequence[Point]) -> TrainState:
                 set_rates(optimizer, factor(progressed, state.history))
                 chosen, objective = sample(points, random.Random(seed), model.draw), training.objective(progressed)
                 given = mixed(settings, x, y, len(model.classes))
-                outputs, value = training_step(fabric, settings, wrapped, optimizer, objective, given, chosen)
+                step = state.epoch * steps + state.step
+                outputs, value = training_step(fabric, settings, wrapped, optimizer, objective, given, chosen, step)
                 if not math.isfinite(value):
                     bad = [str(output.point) for output in outputs if not task.losses(output, y).isfinite().all()]
                     raise broken(bad, f"at epoch {state.epoch + 1}, step {state.step + 1}", folder)

@@ -69,6 +69,7 @@ def training_step(
     objective: Objective,
     batch: tuple[Any, Any],
     points: Sequence[Point],
+    step: int = 0,
 ) -> tuple[Sequence[Output], float]:
     """One step of what `set_up` gave, in Fabric's precision: the points' outputs, and the loss.
 
@@ -88,6 +89,8 @@ def training_step(
             if not math.isfinite(value):
                 return outputs, value
             fabric.backward(loss)
+    for parameter in wrapped.module.resting(step):
+        parameter.grad = None  # no optimizer touches one without
     if settings.clip:
         fabric.clip_gradients(wrapped, optimizer, max_norm=settings.clip)
     optimizer.step()
