@@ -57,6 +57,8 @@ def choose(
         "compile": "off",
     }
 
+    seconds = 0.0  # of all steps, in the form chosen so far
+
     def consider(most: float, **change: str) -> None:
         """Makes a change with which a step takes at most this share of the time of one without."""
         nonlocal seconds
