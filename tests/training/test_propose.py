@@ -142,8 +142,10 @@ class Slow(nn.Module):
 
 def test_exits_go_where_the_time_goes() -> None:
     network, shape = Slow().eval(), (3, 48, 48)
-    shares = time_shares(network, ["one", "two", "three"], shape)
-    assert shares["one"] < 0.3 < 0.5 < shares["two"] < shares["three"] < 1
+    shares = time_shares(network, {name: nn.Identity() for name in ("one", "two", "three")}, shape)
+    assert shares["one"] < 0.3 < 0.5 < shares["two"] < shares["three"] < 1.1
+    heavy = time_shares(network, {"one": nn.Conv2d(8, 256, 7, padding=3)}, shape)  # a branch as dear as the second part
+    assert heavy["one"] > shares["one"] + 0.3
     (place, share), *_ = nearest_in_time(network, cuts(network, shape), shape, wanted=[0.8])
     assert place.name in ("two", "three")
     assert share == pytest.approx(shares[place.name], abs=0.2)

@@ -6,6 +6,7 @@ The recipe is written down, to be changed.
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from supple.checkpoint import MANIFEST, RECIPE, STATE
 from supple.errors import CheckpointError, DataError, RecipeError, SuppleError
 from supple.losses import make_objective
 from supple.methods import METHODS, build, section_of_timm
+from supple.methods.branches import make_branch
 from supple.model import FlexibleModel, example
 from supple.recipe import Recipe, Train, make_recipe
 from supple.text import did_you_mean, duration, nearest, say, some
@@ -231,14 +233,14 @@ def _place_exits(plan: _Plan) -> None:
         return
     network = _network(plan)
     shape = (3, plan.size, plan.size)
-    chosen = nearest_in_time(network, cuts(network, shape, depth=3), shape, SHARES)
-    tokens = all(place.tap is not None and place.tap.layout == "tokens" for place, _ in chosen)
-    plan.method |= {
-        "at": [place.name for place, _ in chosen],
-        "branch": {"name": "linear", "norm": True} if tokens else {"name": "conv"},
-    }
+    places = cuts(network, shape, depth=3)
+    tokens = any(place.tap is not None and place.tap.layout == "tokens" for place in places)
+    branch = {"name": "linear", "norm": True} if tokens else {"name": "conv"}
+    made = partial(make_branch, branch, num_classes=plan.survey.classes)
+    chosen = nearest_in_time(network, places, shape, SHARES, lambda tap: made(tap=tap))
+    plan.method |= {"at": [place.name for place, _ in chosen], "branch": branch}
     words = ", ".join(f"{place.name} ({100 * share:.0f} %)" for place, share in chosen)
-    where = "exits after these shares of the network's time, measured here"
+    where = "exits that answer after these shares of the network's time, measured here"
     plan.reasons[:] = [reason for reason in plan.reasons if not reason.startswith(where)]
     plan.reasons.append(f"{where}: {words}")
 
