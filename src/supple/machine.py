@@ -101,9 +101,14 @@ def _cpuinfo() -> str:
 
 
 def cores() -> int:
-    """How many threads a program may use here, as torch counts them: OMP_NUM_THREADS, or all cores."""
+    """How many threads a program may use here, as torch counts them: OMP_NUM_THREADS, or all cores it may run on."""
     given = os.environ.get("OMP_NUM_THREADS", "")
-    return max(1, int(given)) if given.isdecimal() else os.cpu_count() or 1
+    return max(1, int(given)) if given.isdecimal() else allowed_cores()
+
+
+def allowed_cores() -> int:
+    """The cores that this process may run on: taskset and containers may leave it fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def versions() -> dict[str, str]:

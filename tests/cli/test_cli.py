@@ -457,7 +457,7 @@ def test_list_knows_every_name_and_every_recipe_it_lists_can_be_loaded(command):
             "shuffle": ["variant", "table", "embedding", "dropout", "weight", "drop"],
             "dense": ["dropout", "read"],
             "skip": ["gate", "target", "weight", "oracle", "inputs", "dropout", "read", "last_always_on"],
-            "prune": ["gamma", "ratio", "ranking", "multiple", "kept"],
+            "prune": ["gamma", "update", "ratio", "ranking", "multiple", "kept"],
             "nested": ["widths", "shapes"],
             "static": ["learn", "freeze_random"],
         }.items()

